@@ -8,11 +8,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// countersAge is how long a result is reused, because listing the rules of ten thousand Services takes a while.
+// countersAge is how long a result is reused, because listing the rules of ten thousand Services takes a
+// while.
 const countersAge = time.Second
 
-// Counters returns the number of connections of every Service port since its rules were installed, from the counters of these
-// rules. Where packets and bytes are nil, note explains why. The result is shared and must not be changed.
+// Counters returns the number of connections of every Service port since its rules were installed, from the
+// counters of these rules. Where packets and bytes are nil, note explains why. The result is shared and must
+// not be changed.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if _, backend := p.Options(); backend == "" {
 		return map[k8s.PortName]k8s.Counters{}, p.kernel.Uncounted(), nil // nothing is installed yet
@@ -56,8 +58,8 @@ func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing
 	return p.kernel.List(ctx, m, o, backend, to)
 }
 
-// Dropped returns the packets that the rules have dropped or refused, by reason, when Counters last listed them. The result must
-// not be changed.
+// Dropped returns the packets that the rules have dropped or refused, by reason, when Counters last listed
+// them. The result must not be changed.
 func (p *Plane) Dropped() map[k8s.DropReason]uint64 {
 	if d := p.dropped.Load(); d != nil {
 		return *d
@@ -87,9 +89,9 @@ const (
 	nodeCountersLimit = 5 * time.Second
 )
 
-// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge, because each takes several
-// runs of iptables. If these take longer than ctx, they go on, and the result is the last one, or the last error. The first call waits
-// until they end, for nodeCountersLimit at most.
+// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge,
+// because each takes several runs of iptables. If these take longer than ctx, they go on, and the result is
+// the last one, or the last error. The first call waits until they end, for nodeCountersLimit at most.
 func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
 	o, backend := p.Options()
 	last := p.lastNode.Load()

@@ -1,13 +1,14 @@
-// Package fallback holds what iptables (package fallback/iptables) and nftables (package fallback/nftables) have in common. They are the data
-// planes of Linux nodes without Open vSwitch. Alongside Open vSwitch, one of them serves the node's own traffic and traffic that arrives on
-// a network card outside the bridge.
+// Package fallback holds what iptables (package fallback/iptables) and nftables (package fallback/nftables)
+// have in common. They are the data planes of Linux nodes without Open vSwitch. Alongside Open vSwitch, one
+// of them serves the node's own traffic and traffic that arrives on a network card outside the bridge.
 //
-// A [Plane] follows the model (package k8s). For each family a [Worker] takes the changes, has the [Steps] of iptables or nftables program
-// them, tries again what fails, and reports. Beside that are here the status, the cache of counters, the deletion of stale connections, the
-// sysctl route_localnet, and the lock that keeps a second nkp out.
+// A [Plane] follows the model (package k8s). For each family a [Worker] takes the changes, has the [Steps] of
+// iptables or nftables program them, tries again what fails, and reports. Beside that are here the status,
+// the cache of counters, the deletion of stale connections, the sysctl route_localnet, and the lock that
+// keeps a second nkp out.
 //
-// It decides nothing about Services: endpoints in force, policies and refusals come from the model. Which of the two serves is the choice of
-// package internal/agent.
+// It decides nothing about Services: endpoints in force, policies and refusals come from the model. Which of
+// the two serves is the choice of package internal/agent.
 //
 // Start reading at [Plane]; the READMEs of the two packages document the tables, chains, hooks and marks.
 package fallback

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isLocal reports whether the kernel takes an address for one of the node's: of an interface, or of a route of type local. It does so for
-// all loopback and IPv6 link-local ones, to which nobody forwards packets.
+// isLocal reports whether the kernel takes an address for one of the node's: of an interface, or of a route
+// of type local. It does so for all loopback and IPv6 link-local ones, to which nobody forwards packets.
 func isLocal(a netip.Addr) bool {
 	if a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() {
 		return true

@@ -23,7 +23,8 @@ type Localnet struct {
 type Setting interface {
 	On() (bool, error)
 	Set(on bool) error
-	// Recorded reports whether it is set, and there is a record that nkp has done that. Set writes the record.
+	// Recorded reports whether it is set, and there is a record that nkp has done that. Set writes the
+	// record.
 	Recorded() bool
 }
 
@@ -48,8 +49,8 @@ func (l *Localnet) Close(wanted, inForce bool) {
 	l.warn("cannot unset route_localnet: "+text, err)
 }
 
-// Open sets the setting unless it is set, and has what nkp has set recorded again if the record is gone. It must
-// be called only while the guard is in force.
+// Open sets the setting unless it is set, and has what nkp has set recorded again if the record is gone. It
+// must be called only while the guard is in force.
 func (l *Localnet) Open() {
 	if l == nil {
 		return

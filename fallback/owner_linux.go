@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownerWait is how long a Plane waits for another one that programs the same network namespace: one that is about to end.
-// ownerPause is the pause between two looks.
+// ownerWait is how long a Plane waits for another one that programs the same network namespace: one that is
+// about to end. ownerPause is the pause between two looks.
 const (
 	ownerWait  = 10 * time.Second
 	ownerPause = 100 * time.Millisecond
@@ -24,9 +24,9 @@ const (
 // lockDir is where only root may write. A variable for tests.
 var lockDir = "/run/nkp"
 
-// own makes this Plane the only one of its network namespace until release is called, or the process ends. Two would repair each
-// other's rules without end. It is a lock file, because the kernel's own way to own a table deletes the table with its owner. Where
-// there can be no file, the Plane runs nevertheless.
+// own makes this Plane the only one of its network namespace until release is called, or the process ends.
+// Two would repair each other's rules without end. It is a lock file, because the kernel's own way to own a
+// table deletes the table with its owner. Where there can be no file, the Plane runs nevertheless.
 func (p *Plane) own(ctx context.Context) (release func(), err error) {
 	unowned := func(err error) (func(), error) {
 		p.opts.Log.Warn("cannot make sure that no other nkp programs this network namespace", "error", err)
@@ -63,8 +63,8 @@ func netnsFile(kind string) (string, error) {
 	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s", ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
 }
 
-// netnsCookie returns a number that no other network namespace has until the machine restarts, unlike that in netnsFile, which the next
-// one gets; "" before Linux 5.14.
+// netnsCookie returns a number that no other network namespace has until the machine restarts, unlike that in
+// netnsFile, which the next one gets; "" before Linux 5.14.
 func netnsCookie() string {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -78,7 +78,8 @@ func netnsCookie() string {
 	return fmt.Sprint(cookie)
 }
 
-// tryLock locks a file and writes into it who has it. If another process has it, it returns no file, and who that is.
+// tryLock locks a file and writes into it who has it. If another process has it, it returns no file, and who
+// that is.
 func tryLock(name string) (lock *os.File, who string, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

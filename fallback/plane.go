@@ -20,12 +20,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Kernel is what iptables and nftables each do in their own way. o are the settings in force, and backend is Status.Backend.
+// Kernel is what iptables and nftables each do in their own way. o are the settings in force, and backend is
+// Status.Backend.
 type Kernel interface {
 	// Name returns iptables or nftables.
 	Name() string
-	// Open finds out what the node has, tells it to [Plane.Chosen], and returns what serves each family until its context ends. A family
-	// without is not served.
+	// Open finds out what the node has, tells it to [Plane.Chosen], and returns what serves each family until
+	// its context ends. A family without is not served.
 	Open(ctx context.Context, p *Plane) (map[k8s.Family]func(context.Context), error)
 	// Plan returns all rules as input for iptables-restore or nft -f, IPv4 first.
 	Plan(m *k8s.Model, c serving.Config) string
@@ -41,8 +42,9 @@ type Kernel interface {
 	CountNode(ctx context.Context, o Options, backend string) (NodeCounters, error)
 }
 
-// Plane keeps the node's iptables or nftables in step with the model. Make it with New of package iptables or nftables, run it once with
-// Run; the other methods may be called from any goroutine, before and while it runs.
+// Plane keeps the node's iptables or nftables in step with the model. Make it with New of package iptables or
+// nftables, run it once with Run; the other methods may be called from any goroutine, before and while it
+// runs.
 type Plane struct {
 	kernel Kernel
 	opts   Options
@@ -99,8 +101,8 @@ func (p *Plane) Loops() (list []*dataplane.Loop) {
 	return list
 }
 
-// Update queues changes of the model; those of the first call must contain all of it. It never waits for the kernel and does
-// not keep the model.
+// Update queues changes of the model; those of the first call must contain all of it. It never waits for the
+// kernel and does not keep the model.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.mu.Lock()
 	first := p.model == nil
@@ -161,8 +163,8 @@ func apply(m *k8s.Model, c k8s.Changes) {
 	}
 }
 
-// Run keeps the rules in step until the context ends, then returns nil; the installed rules stay. Any error that it returns
-// is permanent: this node has no iptables, or none for the requested families.
+// Run keeps the rules in step until the context ends, then returns nil; the installed rules stay. Any error
+// that it returns is permanent: this node has no iptables, or none for the requested families.
 func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.loops {
 		l.Work("opening " + p.Name())
@@ -293,7 +295,8 @@ func (p *Plane) Plan() string {
 	return p.kernel.Plan(m, config)
 }
 
-// Diff returns the differences between the installed rules and those that the model calls for; "" if there are none.
+// Diff returns the differences between the installed rules and those that the model calls for; "" if there
+// are none.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	m, _ := p.snapshot()
 	if m == nil {

@@ -13,20 +13,22 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// A UDP client that keeps sending keeps its conntrack entry alive, and with it the translation to an endpoint that is gone: UDP
-// has no end of connection. nkp deletes such entries.
+// A UDP client that keeps sending keeps its conntrack entry alive, and with it the translation to an endpoint
+// that is gone: UDP has no end of connection. nkp deletes such entries.
 //
-// A TCP client that asked before the rules of a frontend were there repeats its SYN, and conntrack, which knows the connection as one
-// that is not translated, has NAT skipped for up to two minutes. nkp deletes these entries, too, so that the next SYN is translated.
+// A TCP client that asked before the rules of a frontend were there repeats its SYN, and conntrack, which
+// knows the connection as one that is not translated, has NAT skipped for up to two minutes. nkp deletes
+// these entries, too, so that the next SYN is translated.
 
 // maxStale bounds the Service ports with connections to delete. Their number grows only while deletion fails.
 const maxStale = 50_000
 
-// staleUDP maps each frontend of a UDP Service port whose connections must be checked to the endpoints that these connections
-// may keep. A frontend without address is a NodePort.
+// staleUDP maps each frontend of a UDP Service port whose connections must be checked to the endpoints that
+// these connections may keep. A frontend without address is a NodePort.
 type staleUDP map[netip.AddrPort][]netip.AddrPort
 
-// StaleForgetter deletes stale connections once the rules are installed. It belongs to the worker's goroutine.
+// StaleForgetter deletes stale connections once the rules are installed. It belongs to the worker's
+// goroutine.
 type StaleForgetter struct {
 	worker  *Worker
 	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
@@ -38,8 +40,8 @@ type StaleForgetter struct {
 	next    time.Time                                             // earliest retry; zero: at once
 }
 
-// Note records which connections may be stale after an update. If the Service port no longer has a frontend, connections to it
-// may keep no endpoint, unless another Service port has that frontend now.
+// Note records which connections may be stale after an update. If the Service port no longer has a frontend,
+// connections to it may keep no endpoint, unless another Service port has that frontend now.
 func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	switch n.Protocol {
 	case "TCP":
@@ -106,8 +108,8 @@ func (f *StaleForgetter) Due() time.Time {
 	return f.next
 }
 
-// Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next packet would create
-// the same connection again. Failed deletions are retried with backoff.
+// Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next
+// packet would create the same connection again. Failed deletions are retried with backoff.
 func (f *StaleForgetter) Run() {
 	start := time.Now()
 	early := f.early && !start.Before(f.rest)
@@ -179,7 +181,8 @@ func (s *staleSet) stale(c *dpctl.Connection) bool {
 	return false
 }
 
-// serves reports whether at is a TCP frontend other than a NodePort, which the node itself answers until there are rules.
+// serves reports whether at is a TCP frontend other than a NodePort, which the node itself answers until
+// there are rules.
 func (s *staleSet) serves(at netip.AddrPort) bool {
 	if s.served == nil { // most scans meet no early connection
 		s.served = map[netip.AddrPort]bool{}
@@ -197,7 +200,8 @@ func (s *staleSet) serves(at netip.AddrPort) bool {
 	return s.served[at]
 }
 
-// match reports whether to delete a connection that a client opened to the frontend to and the endpoint by answers.
+// match reports whether to delete a connection that a client opened to the frontend to and the endpoint by
+// answers.
 func (s *staleSet) match(to, by netip.AddrPort) bool {
 	serving, ok := s.at[to]
 	if !ok {

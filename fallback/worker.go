@@ -9,12 +9,12 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// IdleShare bounds the time of work that can wait (deleting unreferenced chains, checking the installed rules): it takes at most one in
-// IdleShare parts.
+// IdleShare bounds the time of work that can wait (deleting unreferenced chains, checking the installed
+// rules): it takes at most one in IdleShare parts.
 const IdleShare = 20
 
-// Worker keeps the rules of one family in step: it is what workers of iptables and nftables have in common, and part of their
-// dataplane.Steps. All its fields belong to the goroutine that calls Run.
+// Worker keeps the rules of one family in step: it is what workers of iptables and nftables have in common,
+// and part of their dataplane.Steps. All its fields belong to the goroutine that calls Run.
 type Worker struct {
 	dataplane.Runner
 	Name   string // of the plane
@@ -49,11 +49,12 @@ func NewWorker(plane string, f k8s.Family, o *Options, in *dataplane.Inbox) *Wor
 	return w
 }
 
-// Changed is part of dataplane.Steps: nothing tells of a change, unless the plane's own worker has another Changed.
+// Changed is part of dataplane.Steps: nothing tells of a change, unless the plane's own worker has another
+// Changed.
 func (w *Worker) Changed() <-chan struct{} { return nil }
 
-// rest returns the pause after a round. Under a stream of changes, half of the time is left to other programs. Portions of one change do
-// not wait for MinSyncPeriod each.
+// rest returns the pause after a round. Under a stream of changes, half of the time is left to other
+// programs. Portions of one change do not wait for MinSyncPeriod each.
 func (w *Worker) rest(now time.Time) time.Duration {
 	rest := min(now.Sub(w.Start), w.RestMax)
 	if w.In.Divided() {
@@ -116,8 +117,8 @@ func (w *Worker) Refuse(n k8s.PortName, why error) {
 	w.Refused.Refuse(n, dataplane.Refusal{Port: n, Reason: why.Error()}, time.Now())
 }
 
-// InStep updates the status with counts, and reports the family in step unless an update is queued. held is how many rules are still to be
-// added.
+// InStep updates the status with counts, and reports the family in step unless an update is queued. held is
+// how many rules are still to be added.
 func (w *Worker) InStep(held int, counts func(*FamilyStatus)) {
 	programming := w.InForce()
 	w.Report(func(s *FamilyStatus) {

@@ -6,8 +6,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// ParseAddr parses an address as Kubernetes does: IPv4 octets may have leading zeros and are still decimal, a 4-in-6 address
-// becomes the IPv4 address in it, and a zone is refused.
+// ParseAddr parses an address as Kubernetes does: IPv4 octets may have leading zeros and are still decimal, a
+// 4-in-6 address becomes the IPv4 address in it, and a zone is refused.
 func ParseAddr(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(s)
 	if err != nil { // rare; this parser allocates, so it comes second
@@ -19,7 +19,8 @@ func ParseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// ParsePrefix parses a CIDR as Kubernetes does: the address as in ParseAddr, a length that may have leading zeros, host bits cleared.
+// ParsePrefix parses a CIDR as Kubernetes does: the address as in ParseAddr, a length that may have leading
+// zeros, host bits cleared.
 func ParsePrefix(s string) (netip.Prefix, bool) {
 	_, n, err := netutils.ParseCIDRSloppy(s)
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"slices"
 )
 
-// A Service's cost is how many objects a data plane makes of it: flows, groups and buckets, rules, elements, or
-// objects of HNS. It is computed from the numbers of ports, addresses, endpoints and source ranges, before any of
-// their products exists. A Service over a limit is refused: it is not served at all, and what was in force of it goes. It
-// keeps its cluster IPs: no other Service gets them as external IPs.
-// Which ones are refused depends on the present Services alone, not on the order in which they came, so that a
-// restart refuses the same ones (docs/decisions/0061-cost-limits.md).
+// A Service's cost is how many objects a data plane makes of it: flows, groups and buckets, rules, elements,
+// or objects of HNS. It is computed from the numbers of ports, addresses, endpoints and source ranges, before
+// any of their products exists. A Service over a limit is refused: it is not served at all, and what was in
+// force of it goes. It keeps its cluster IPs: no other Service gets them as external IPs. Which ones are
+// refused depends on the present Services alone, not on the order in which they came, so that a restart
+// refuses the same ones (docs/decisions/0061-cost-limits.md).
 
 // Limits bound the costs of Services; 0: no limit.
 type Limits struct {
@@ -22,17 +22,19 @@ type Limits struct {
 	Node      int // of all together
 }
 
-// DefaultLimits are above 5,000 endpoints at 4 ports in both families, and 50,000 Services with 10 endpoints each
-// (iptables: 45 rules a Service).
+// DefaultLimits are above 5,000 endpoints at 4 ports in both families, and 50,000 Services with 10 endpoints
+// each (iptables: 45 rules a Service).
 var DefaultLimits = Limits{Service: 320_000, Namespace: 4_000_000, Node: 4_000_000}
 
-// portShare is the part of Limits.Service that one port in one family may take, because a data plane compiles a port as a whole.
+// portShare is the part of Limits.Service that one port in one family may take, because a data plane compiles
+// a port as a whole.
 const portShare = 8
 
 // EventRefused is the reason of the Event about a Service over a limit.
 const EventRefused = "CostLimitExceeded"
 
-// Size is what the cost of a Service port in one family depends on. All ports of a Service have one ClusterIP.
+// Size is what the cost of a Service port in one family depends on. All ports of a Service have one
+// ClusterIP.
 type Size struct {
 	Family        Family
 	Protocol      Protocol
@@ -55,8 +57,8 @@ type Size struct {
 	ConsistentRanges int
 }
 
-// Reaches reports whether a frontend can lead to a set of endpoints. Frontends beside the ClusterIP serve this node and its pods from
-// endpoints anywhere.
+// Reaches reports whether a frontend can lead to a set of endpoints. Frontends beside the ClusterIP serve
+// this node and its pods from endpoints anywhere.
 func (z *Size) Reaches(of Set) bool {
 	outside := z.Frontends+z.Firewalled > 0
 	if of == OnNode {
@@ -131,7 +133,8 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 	}
 }
 
-// weightsOf returns the weights of the endpoints of a port that serve and get new connections, and of those on this node.
+// weightsOf returns the weights of the endpoints of a port that serve and get new connections, and of those
+// on this node.
 func (s *service) weightsOf(p *portDef, node string) (all, local []int) {
 	all, local = []int{}, []int{}
 	for _, c := range undrained(s.candidates(p, node)) {
@@ -169,8 +172,8 @@ func (t *Tracker) costOf(s *service) (cost int, refused string) {
 
 const wouldTake = "is not served: it would take up to %d flows, rules or elements, and "
 
-// rounded returns two digits of a cost, rounded up: endpoints that come and go do not make another warning, and so
-// another Event, at each change.
+// rounded returns two digits of a cost, rounded up: endpoints that come and go do not make another warning,
+// and so another Event, at each change.
 func rounded(cost int) int {
 	unit := 1
 	for cost/unit >= 100 {
@@ -186,8 +189,8 @@ type budget struct {
 	over        bool // some Services are refused for the sum
 }
 
-// flushBudget computes the costs of the Services to recompute, and which Services are refused. Those whose refusal changes are to be
-// recomputed as if their definition were new.
+// flushBudget computes the costs of the Services to recompute, and which Services are refused. Those whose
+// refusal changes are to be recomputed as if their definition were new.
 func (t *Tracker) flushBudget() {
 	limits, over := t.opts.Limits, t.budget.over
 	for name := range t.dirty {
@@ -225,8 +228,8 @@ func (t *Tracker) refuse(s *service, why string) {
 	}
 }
 
-// refuseSums refuses Services until the limits of all namespaces and of the node hold: those of a namespace that is over its limit,
-// then those of the namespace that has most, the newest first.
+// refuseSums refuses Services until the limits of all namespaces and of the node hold: those of a namespace
+// that is over its limit, then those of the namespace that has most, the newest first.
 func (t *Tracker) refuseSums() {
 	limits, total := t.opts.Limits, t.budget.total
 	over := map[ServiceName]string{}

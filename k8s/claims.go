@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// claimKey identifies what only one frontend can own: an address, a port and a protocol. The family's unspecified
-// address stands for every address of the node.
+// claimKey identifies what only one frontend can own: an address, a port and a protocol. The family's
+// unspecified address stands for every address of the node.
 type claimKey struct {
 	addr     netip.Addr
 	port     uint16
@@ -23,9 +23,10 @@ type claim struct {
 	typ     FrontendType
 }
 
-// rank returns the precedence of the frontend's type, which outweighs the ages of the Services. The API server assigns a cluster IP
-// to one Service only, but a Service's author chooses its external IPs (CVE-2020-8554). A NodePort names no address: kube-proxy
-// matches NodePorts after everything else, even where --nodeport-addresses restricts them.
+// rank returns the precedence of the frontend's type, which outweighs the ages of the Services. The API
+// server assigns a cluster IP to one Service only, but a Service's author chooses its external IPs
+// (CVE-2020-8554). A NodePort names no address: kube-proxy matches NodePorts after everything else, even
+// where --nodeport-addresses restricts them.
 func (c claim) rank() int {
 	switch c.typ {
 	case ClusterIP:
@@ -36,8 +37,8 @@ func (c claim) rank() int {
 	return 1
 }
 
-// compare orders claims, the winner first: by rank, then the older Service, then by name. Claims of the same Service port are
-// ordered by type.
+// compare orders claims, the winner first: by rank, then the older Service, then by name. Claims of the same
+// Service port are ordered by type.
 func (c claim) compare(o claim) int {
 	return cmp.Or(cmp.Compare(c.rank(), o.rank()), c.created.Compare(o.created), c.name.Compare(o.name), cmp.Compare(c.typ, o.typ))
 }
@@ -53,7 +54,8 @@ func keyOf(name PortName, f *Frontend) claimKey {
 	return claimKey{addr, f.Port, name.Protocol}
 }
 
-// add adds the claims of a Service's frontends. It adds to touched every key that another frontend claims too.
+// add adds the claims of a Service's frontends. It adds to touched every key that another frontend claims
+// too.
 func (c claims) add(ports []portDef, created time.Time, touched map[claimKey]struct{}) {
 	for i := range ports {
 		p := &ports[i]

@@ -13,14 +13,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// AnnotationConsistent is an annotation of a Service. With "true", every node sends a client from outside the cluster to the same
-// endpoint, so that a router may move its connections from node to node (docs/decisions/0053-consistent-choice.md).
+// AnnotationConsistent is an annotation of a Service. With "true", every node sends a client from outside the
+// cluster to the same endpoint, so that a router may move its connections from node to node
+// (docs/decisions/0053-consistent-choice.md).
 const AnnotationConsistent = "nkp-proxy.github.io/consistent"
 
-// Consistent is a choice of endpoints for clients from outside that is equal on all nodes. The client's port selects a slot, and
-// each slot belongs to an endpoint. A node that does not run this endpoint sends packets on to it, at port Relay. The endpoint's
-// node translates them as if the client had reached this node first. So only the endpoint's node tracks the connection, and
-// replies leave from there.
+// Consistent is a choice of endpoints for clients from outside that is equal on all nodes. The client's port
+// selects a slot, and each slot belongs to an endpoint. A node that does not run this endpoint sends packets
+// on to it, at port Relay. The endpoint's node translates them as if the client had reached this node first.
+// So only the endpoint's node tracks the connection, and replies leave from there.
 type Consistent struct {
 	// Address is the external IP or load balancer address that is served so.
 	Address netip.Addr
@@ -28,15 +29,17 @@ type Consistent struct {
 	Relay uint16
 	// Endpoints are all ready endpoints, wherever they run, sorted by address and port; with their weights.
 	Endpoints []Endpoint
-	// Leaving are endpoints that serve, but get no new connections: terminating ones, and those of weight 0. Sorted likewise.
+	// Leaving are endpoints that serve, but get no new connections: terminating ones, and those of weight 0.
+	// Sorted likewise.
 	Leaving []Endpoint
 }
 
-// ConsistentSlots is the number of slots. It does not depend on the endpoints, because another number would move all choices.
+// ConsistentSlots is the number of slots. It does not depend on the endpoints, because another number would
+// move all choices.
 const ConsistentSlots = 1024
 
-// portShift is the number of low bits of a client's port that select no slot: Linux prefers even ports for connections
-// (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+// portShift is the number of low bits of a client's port that select no slot: Linux prefers even ports for
+// connections (net/ipv4/inet_hashtables.c, __inet_hash_connect).
 const portShift = 1
 
 // ConsistentPorts returns the value and mask of the client ports of a slot.
@@ -49,17 +52,19 @@ func (c *Consistent) Choose(port uint16) Endpoint {
 	return c.Endpoints[c.Slots()[port>>portShift%ConsistentSlots]]
 }
 
-// balanced is how many slots an endpoint of weight 1 must have at least, on average, for leastShare and mostShare to hold. Below,
-// the slots stay as the scores have them, because evening them out would move more choices.
+// balanced is how many slots an endpoint of weight 1 must have at least, on average, for leastShare and
+// mostShare to hold. Below, the slots stay as the scores have them, because evening them out would move more
+// choices.
 const (
 	balanced   = 48
 	leastShare = 75 // percent
 	mostShare  = 117
 )
 
-// Slots returns the index of each slot's endpoint. It depends on nothing but the endpoints and their weights: each slot belongs to
-// the endpoint with the highest score for it (rendezvous hashing), so that only the slots of an endpoint move when it comes or
-// goes. Then a few more move, so that each endpoint has between leastShare and mostShare of its share.
+// Slots returns the index of each slot's endpoint. It depends on nothing but the endpoints and their weights:
+// each slot belongs to the endpoint with the highest score for it (rendezvous hashing), so that only the
+// slots of an endpoint move when it comes or goes. Then a few more move, so that each endpoint has between
+// leastShare and mostShare of its share.
 func (c *Consistent) Slots() []int {
 	n := len(c.Endpoints)
 	ids := c.scores()
@@ -112,8 +117,9 @@ func (c *Consistent) Slots() []int {
 	return owner
 }
 
-// Seconds returns, for each slot, the endpoint that had it most likely before the endpoints last changed: the best one but its
-// owner, of those that serve. An index of len(Endpoints) or more is one of Leaving; -1: there is none. owners are Slots'.
+// Seconds returns, for each slot, the endpoint that had it most likely before the endpoints last changed: the
+// best one but its owner, of those that serve. An index of len(Endpoints) or more is one of Leaving; -1:
+// there is none. owners are Slots'.
 func (c *Consistent) Seconds(owners []int) []int {
 	ids := c.scores()
 	second := make([]int, len(owners))
@@ -134,11 +140,12 @@ func (c *Consistent) Seconds(owners []int) []int {
 // Serving returns the endpoints, and those that are leaving.
 func (c *Consistent) Serving() []Endpoint { return slices.Concat(c.Endpoints, c.Leaving) }
 
-// maxScores bounds the weights of all endpoints together, so that many endpoints with large weights take milliseconds. With a few for
-// each slot, further ones do not show.
+// maxScores bounds the weights of all endpoints together, so that many endpoints with large weights take
+// milliseconds. With a few for each slot, further ones do not show.
 const maxScores = 4 * ConsistentSlots
 
-// scores are the hashes of endpoints, first Endpoints' and then Leaving's. One of weight w has the best of w scores.
+// scores are the hashes of endpoints, first Endpoints' and then Leaving's. One of weight w has the best of w
+// scores.
 type scores [][]uint64
 
 func (c *Consistent) scores() scores {
@@ -170,8 +177,9 @@ func (s scores) of(i, slot int) (best uint64) {
 	return best
 }
 
-// scoreOf returns the score of an id for a slot. An id ranks all slots, each with another rank, so that no endpoint has many high
-// scores and none has few: with scores drawn for each slot alone, the shares would vary by half as much again. The rank is the first 10 bits.
+// scoreOf returns the score of an id for a slot. An id ranks all slots, each with another rank, so that no
+// endpoint has many high scores and none has few: with scores drawn for each slot alone, the shares would
+// vary by half as much again. The rank is the first 10 bits.
 func scoreOf(id uint64, slot int) uint64 {
 	return rank(id, uint64(slot))<<54 | mix(id^mix(uint64(slot)))>>10
 }
@@ -216,7 +224,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// endpointHash returns the hash of an endpoint and one of its scores' numbers. It is the same in every process and version.
+// endpointHash returns the hash of an endpoint and one of its scores' numbers. It is the same in every
+// process and version.
 func endpointHash(at netip.AddrPort, number int) uint64 {
 	h := fnv.New64a()
 	b := at.Addr().As16()
@@ -226,7 +235,8 @@ func endpointHash(at netip.AddrPort, number int) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix is a bijection in which each bit of x changes each bit of the result with probability 1/2 (the finalizer of MurmurHash3).
+// mix is a bijection in which each bit of x changes each bit of the result with probability 1/2 (the
+// finalizer of MurmurHash3).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
 	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
@@ -259,7 +269,8 @@ func (d *serviceDef) wantsConsistent(o *v1.Service, external Policy, opts *Optio
 
 var consistentField = field.NewPath("metadata", "annotations").Key(AnnotationConsistent)
 
-// consistent returns how a Service port with AnnotationConsistent is served, without endpoints; nil if it cannot be.
+// consistent returns how a Service port with AnnotationConsistent is served, without endpoints; nil if it
+// cannot be.
 func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 	c := &Consistent{Relay: p.nodePort}
 	outside := p.shared.frontends[1:] // the first one is the ClusterIP
@@ -286,8 +297,8 @@ func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 	return nil
 }
 
-// with returns c with its endpoints, which are ready, or terminating and serving if none is; nil if there is none. An endpoint
-// without a node cannot be served so: nothing would translate its replies.
+// with returns c with its endpoints, which are ready, or terminating and serving if none is; nil if there is
+// none. An endpoint without a node cannot be served so: nothing would translate its replies.
 func (c *Consistent) with(all []candidate, warnings *[]Warning) *Consistent {
 	in := undrained(all)
 	use := (*candidate).isReady

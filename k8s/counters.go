@@ -1,7 +1,7 @@
 package k8s
 
-// Counters are a data plane's counts of one Service port's traffic since it first programmed the port. They only
-// grow, unless another program deletes the counting flow or rule.
+// Counters are a data plane's counts of one Service port's traffic since it first programmed the port. They
+// only grow, unless another program deletes the counting flow or rule.
 type Counters struct {
 	// Connections counts opened connections, each once.
 	Connections uint64 `json:"connections"`

@@ -90,8 +90,8 @@ const (
 	zoneHint
 )
 
-// activeHints returns the kind of hints that apply on this node. Hints for nodes (or zones) apply only if every ready endpoint has
-// them and at least one endpoint's hints name this node (or its zone).
+// activeHints returns the kind of hints that apply on this node. Hints for nodes (or zones) apply only if
+// every ready endpoint has them and at least one endpoint's hints name this node (or its zone).
 func activeHints(all []candidate, node, zone string) hintKind {
 	allNodes, anyNode, allZones, anyZone := true, false, true, false
 	for i := range all {

@@ -6,14 +6,17 @@ import (
 	"strings"
 )
 
-// EndpointState describes one endpoint in a Service port's EndpointSlices: whether it is in force and, if not, why.
+// EndpointState describes one endpoint in a Service port's EndpointSlices: whether it is in force and, if
+// not, why.
 type EndpointState struct {
 	Addr netip.AddrPort
 	// Node is where the endpoint runs and Zone that node's zone; "" if unknown.
 	Node, Zone string
-	// Pod is namespace/name of the endpoint's pod; "" if unknown. For now it is always "": the tracker does not keep it.
+	// Pod is namespace/name of the endpoint's pod; "" if unknown. For now it is always "": the tracker does
+	// not keep it.
 	Pod string
-	// Slice is the name of the EndpointSlice with this endpoint; the first by name if several have it in the same condition.
+	// Slice is the name of the EndpointSlice with this endpoint; the first by name if several have it in the
+	// same condition.
 	Slice                              string
 	Local, Ready, Serving, Terminating bool
 	Weight                             int // share of new connections relative to the others'; 0: none
@@ -23,8 +26,9 @@ type EndpointState struct {
 	Why, WhyLocal string
 }
 
-// EndpointStates returns all endpoints of a Service port, sorted by address and port, each once; nil if there is no such
-// port. Nothing is stored for it: each call computes the list from the slices, at the cost of one Service.
+// EndpointStates returns all endpoints of a Service port, sorted by address and port, each once; nil if there
+// is no such port. Nothing is stored for it: each call computes the list from the slices, at the cost of one
+// Service.
 func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	s := t.services[name.ServiceName]
 	port := t.model.Ports[name]
@@ -113,8 +117,9 @@ func counted(what string, names []string) string {
 	return what + " " + strings.Join(names, ", ")
 }
 
-// TargetPort returns the numeric targetPort of a Service port; 0 if it is a name or not set, or if the Service has no selector,
-// because targetPort then has no effect. No proxy uses it: it shows which port the EndpointSlices were meant to have.
+// TargetPort returns the numeric targetPort of a Service port; 0 if it is a name or not set, or if the
+// Service has no selector, because targetPort then has no effect. No proxy uses it: it shows which port the
+// EndpointSlices were meant to have.
 func (t *Tracker) TargetPort(name PortName) uint16 {
 	s := t.services[name.ServiceName]
 	if s == nil || s.def == nil {
@@ -128,7 +133,8 @@ func (t *Tracker) TargetPort(name PortName) uint16 {
 	return 0
 }
 
-// SliceState summarizes the EndpointSlices of a Service in one family, to explain a Service port without any endpoint.
+// SliceState summarizes the EndpointSlices of a Service in one family, to explain a Service port without any
+// endpoint.
 type SliceState struct {
 	Slices, Endpoints int
 	Ports             []string // name/protocol of the slices' ports, sorted, each once

@@ -9,13 +9,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Flush processes the changes since the last Flush and returns the new model and its differences from the previous
-// one. The cost depends on the changed Services only, not on the number of the others.
+// Flush processes the changes since the last Flush and returns the new model and its differences from the
+// previous one. The cost depends on the changed Services only, not on the number of the others.
 //
-// Model.Ports and Model.HealthChecks are the tracker's own maps, not copies: they may be read until the next Flush, by
-// the goroutine that calls Flush (or under the lock that guards the tracker). Everything else in the Model and in the Changes,
-// the *ServicePort values included, is never written to again and may be shared freely. To keep a Model, call
-// Model.Clone.
+// Model.Ports and Model.HealthChecks are the tracker's own maps, not copies: they may be read until the next
+// Flush, by the goroutine that calls Flush (or under the lock that guards the tracker). Everything else in
+// the Model and in the Changes, the *ServicePort values included, is never written to again and may be shared
+// freely. To keep a Model, call Model.Clone.
 func (t *Tracker) Flush() (*Model, Changes) {
 	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
 	t.flushBudget()
@@ -101,8 +101,8 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeFrontends returns the ports with their frontends: the Service's addresses, and a NodePort for each address that NodePorts are
-// restricted to.
+// placeFrontends returns the ports with their frontends: the Service's addresses, and a NodePort for each
+// address that NodePorts are restricted to.
 func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 	placed := slices.Clone(ports)
 	for i := range placed {

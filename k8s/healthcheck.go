@@ -19,7 +19,8 @@ func healthCheckPort(o *v1.Service) uint16 {
 	return 0
 }
 
-// flushHealth recomputes the health check of one Service. It stores it in the model and in changed if it differs.
+// flushHealth recomputes the health check of one Service. It stores it in the model and in changed if it
+// differs.
 func (t *Tracker) flushHealth(s *service, changed map[ServiceName]*HealthCheck) {
 	before, had := t.model.HealthChecks[s.name]
 	h, has := s.healthCheck(t.model.Node.Name)

@@ -148,19 +148,21 @@ type ServicePort struct {
 	// PreserveDestination asks for packets to keep the load balancer's address as destination (annotation
 	// preserve-destination, for Windows nodes).
 	PreserveDestination bool
-	// ClusterEndpoints and LocalEndpoints are the endpoints in force for traffic with that policy on
-	// this node, after readiness, termination and topology; each sorted by address and port, without duplicates.
+	// ClusterEndpoints and LocalEndpoints are the endpoints in force for traffic with that policy on this
+	// node, after readiness, termination and topology; each sorted by address and port, without duplicates.
 	ClusterEndpoints []Endpoint
 	LocalEndpoints   []Endpoint
-	// Serving are all endpoints that serve, in force or not (terminating ones, those of other zones), in the same
-	// order. It is set for UDP only: UDP connections may stay with these endpoints, conntrack entries to others are to
-	// be deleted.
+	// Serving are all endpoints that serve, in force or not (terminating ones, those of other zones), in the
+	// same order. It is set for UDP only: UDP connections may stay with these endpoints, conntrack entries to
+	// others are to be deleted.
 	Serving []netip.AddrPort
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
-	// Cost is what a data plane makes of it at most (Options.Cost), and ServiceCost what it makes of all ports of its Service; 0: not known.
+	// Cost is what a data plane makes of it at most (Options.Cost), and ServiceCost what it makes of all
+	// ports of its Service; 0: not known.
 	Cost, ServiceCost int
-	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil: as at the others.
+	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil:
+	// as at the others.
 	Consistent *Consistent
 }
 
@@ -192,8 +194,8 @@ type Node struct {
 	// UID is the Node object's; "" if it has none.
 	UID  string
 	Zone string // label topology.kubernetes.io/zone
-	// IPs are the addresses of the Node object, internal ones first, or those that the options set instead. The first
-	// of each family is the node's primary address.
+	// IPs are the addresses of the Node object, internal ones first, or those that the options set instead.
+	// The first of each family is the node's primary address.
 	IPs []netip.Addr
 	// Local are all addresses of the node that a NodePort may be served at: IPs and those of its interfaces.
 	Local    []netip.Addr
@@ -202,9 +204,9 @@ type Node struct {
 	NotEligible string
 }
 
-// Detector recognizes traffic of this node's pods (kube-proxy's detect-local-mode, resolved for this node). At most
-// one field is set. The zero value recognizes no pods: ClusterIP traffic is then never masqueraded because of its
-// source, and pods are treated like any other client.
+// Detector recognizes traffic of this node's pods (kube-proxy's detect-local-mode, resolved for this node).
+// At most one field is set. The zero value recognizes no pods: ClusterIP traffic is then never masqueraded
+// because of its source, and pods are treated like any other client.
 type Detector struct {
 	CIDRs           []netip.Prefix // by source address (modes ClusterCIDR and NodeCIDR)
 	Bridge          string         // by the bridge that packets come from (mode BridgeInterface)
@@ -221,12 +223,12 @@ func (d *Detector) equal(o *Detector) bool {
 	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix && slices.Equal(d.CIDRs, o.CIDRs)
 }
 
-// HealthCheck is the health check node port of a Service of type LoadBalancer with externalTrafficPolicy Local. Load
-// balancers probe it to learn whether this node has endpoints.
+// HealthCheck is the health check node port of a Service of type LoadBalancer with externalTrafficPolicy
+// Local. Load balancers probe it to learn whether this node has endpoints.
 type HealthCheck struct {
 	Port uint16
-	// Local4 and Local6 count the distinct addresses of ready endpoints on this node; -1: the Service is not served in
-	// that family, and nothing listens there.
+	// Local4 and Local6 count the distinct addresses of ready endpoints on this node; -1: the Service is not
+	// served in that family, and nothing listens there.
 	Local4, Local6 int
 }
 
@@ -234,14 +236,16 @@ type HealthCheck struct {
 type Warning struct {
 	// Ref is the object that it is about; the zero Ref if it is about none, or before a Tracker has it.
 	Ref Ref
-	// Object is what it is about: "Service default/web", "EndpointSlice default/web-1", or "" for a whole file.
+	// Object is what it is about: "Service default/web", "EndpointSlice default/web-1", or "" for a whole
+	// file.
 	Object string
 	// Field is the path of the offending field, such as spec.ports[0].nodePort; "" if it is about the object.
 	Field string
 	// Where is the object's origin: a file and document ("services.yaml, document 3"); "" from an API server.
 	Where string
 	Text  string
-	// Event is the reason of the Event about it; "": the default, that something is not served as the object asks.
+	// Event is the reason of the Event about it; "": the default, that something is not served as the object
+	// asks.
 	Event string
 	// Passing reports that objects which are created or deleted one after the other cause it for a moment.
 	Passing bool
@@ -262,8 +266,9 @@ func (w Warning) String() string {
 	return s
 }
 
-// Model is the state of all Service ports on this node, as Tracker.Flush returns it. Everything in it is immutable except the
-// two maps, which the Tracker updates in place. To read them after the next Flush, or on another goroutine, use Clone.
+// Model is the state of all Service ports on this node, as Tracker.Flush returns it. Everything in it is
+// immutable except the two maps, which the Tracker updates in place. To read them after the next Flush, or on
+// another goroutine, use Clone.
 type Model struct {
 	Node         Node
 	Detector     Detector
@@ -276,11 +281,14 @@ type Model struct {
 
 // Changes lists the differences between two consecutive models.
 type Changes struct {
-	// Ports holds, for every Service port that is new, changed or gone, its state in the newer model; nil: gone.
+	// Ports holds, for every Service port that is new, changed or gone, its state in the newer model; nil:
+	// gone.
 	Ports map[PortName]*ServicePort
-	// HealthChecks holds, for every Service whose health check is new, changed or gone, its newer state; nil: gone.
+	// HealthChecks holds, for every Service whose health check is new, changed or gone, its newer state; nil:
+	// gone.
 	HealthChecks map[ServiceName]*HealthCheck
-	// Triggers are the known causes of endpoint changes in Ports: one for each EndpointSlice added or replaced.
+	// Triggers are the known causes of endpoint changes in Ports: one for each EndpointSlice added or
+	// replaced.
 	Triggers []Trigger
 	// Node is set when Model.Node, Model.Detector, Model.ServiceCIDRs or Model.Skipped differ.
 	Node bool

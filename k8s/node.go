@@ -53,7 +53,8 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 // taintToBeDeleted is the taint that the cluster autoscaler puts on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// notEligible returns why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836); "": they may.
+// notEligible returns why load balancers should send no new traffic to a node (kube-proxy's rule, KEP-3836);
+// "": they may.
 func notEligible(o *v1.Node) string {
 	if !o.DeletionTimestamp.IsZero() {
 		return "the Node is being deleted"
@@ -89,7 +90,8 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 	return c, ws
 }
 
-// Node returns the current facts of this node's Node object, with the options applied, without waiting for the next Flush.
+// Node returns the current facts of this node's Node object, with the options applied, without waiting for
+// the next Flush.
 func (t *Tracker) Node() Node {
 	n := Node{Name: t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {
@@ -116,9 +118,9 @@ func (n *Node) equal(o *Node) bool {
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
-// serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects. With a ServiceProxyName
-// it returns none, because an unused address in a range may belong to a Service of another proxy. The addresses of skipped Services
-// are taken out.
+// serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects.
+// With a ServiceProxyName it returns none, because an unused address in a range may belong to a Service of
+// another proxy. The addresses of skipped Services are taken out.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	if t.opts.ServiceProxyName != "" {
 		return nil
@@ -137,8 +139,8 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 // loopback may be in --nodeport-addresses; the IPv6 loopback address never serves NodePorts.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is false if they are served at
-// every address.
+// nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is
+// false if they are served at every address.
 func (t *Tracker) nodePortIPs(n *Node, f Family) (ips []netip.Addr, restricted bool) {
 	return n.NodePortAddrs(f, t.opts.NodePortPrimary, t.opts.NodePortAddresses, loopback)
 }
@@ -152,9 +154,9 @@ func (t *Tracker) movesNodePorts(before, after *Node) bool {
 	})
 }
 
-// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's primary one, and those
-// of Local and also that are in the ranges. restricted is false if they are served at every address: without primary no range is of
-// the family, or one contains all of it.
+// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's
+// primary one, and those of Local and also that are in the ranges. restricted is false if they are served at
+// every address: without primary no range is of the family, or one contains all of it.
 func (n *Node) NodePortAddrs(f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr) (addrs []netip.Addr, restricted bool) {
 	if primary {
 		restricted = true
@@ -211,7 +213,8 @@ func (t *Tracker) flushNode() (changed bool) {
 	return changed
 }
 
-// warnNode replaces the warnings about this node's Node object, the local detection and the NodePort restriction.
+// warnNode replaces the warnings about this node's Node object, the local detection and the NodePort
+// restriction.
 func (t *Tracker) warnNode() {
 	ref := Ref{KindNode, "", t.opts.NodeName}
 	if facts := t.nodes[t.opts.NodeName]; facts != nil {

@@ -23,10 +23,11 @@ type notServedDef struct {
 	why  string
 }
 
-// NotServed returns the Service addresses that match an address, port and protocol but are not served by this proxy: the
-// Service is for another program or over a limit, the load balancer handles the address itself (ipMode Proxy), or a setting excludes it.
-// It does not return frontends that are shadowed or restricted to other addresses of the node: they are in the Model.
-// If local is set, every NodePort matches. It scans every Service, so it is for diagnosis only.
+// NotServed returns the Service addresses that match an address, port and protocol but are not served by this
+// proxy: the Service is for another program or over a limit, the load balancer handles the address itself
+// (ipMode Proxy), or a setting excludes it. It does not return frontends that are shadowed or restricted to
+// other addresses of the node: they are in the Model. If local is set, every NodePort matches. It scans every
+// Service, so it is for diagnosis only.
 func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
 	for _, s := range t.services {
 		for _, n := range s.notServed() {
@@ -42,7 +43,8 @@ func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (l
 	return list
 }
 
-// refusedAt is NotServed for the addresses of a Service over a limit. It does not make the product of its ports and addresses.
+// refusedAt is NotServed for the addresses of a Service over a limit. It does not make the product of its
+// ports and addresses.
 func (s *service) refusedAt(at netip.AddrPort, protocol Protocol, local bool) (list []NotServed) {
 	if s.refused == "" {
 		return nil
@@ -79,7 +81,8 @@ func (n NotServed) compare(o NotServed) int {
 	return cmp.Or(n.Service.Compare(o.Service), cmp.Compare(n.Type, o.Type), n.Addr.Compare(o.Addr))
 }
 
-// notServed returns all addresses of the Service that are not served, at all of its ports and in both families.
+// notServed returns all addresses of the Service that are not served, at all of its ports and in both
+// families.
 func (s *service) notServed() (list []NotServed) {
 	if s.def == nil {
 		return nil
@@ -103,7 +106,8 @@ type notServedPort struct {
 	port, nodePort uint16
 }
 
-// noteNotServed records in the definition which addresses of the Service are not served, and why. otherServer is why none is; "": some are.
+// noteNotServed records in the definition which addresses of the Service are not served, and why. otherServer
+// is why none is; "": some are.
 func (d *serviceDef) noteNotServed(o *v1.Service, otherServer string, opts *Options) {
 	if otherServer != "" {
 		d.noteAddresses(ClusterIP, append([]string{o.Spec.ClusterIP}, o.Spec.ClusterIPs...), otherServer)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Object is an API object that the model is computed from: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node or
-// *networkingv1.ServiceCIDR. A caller must not change an Object after it was passed to this package.
+// Object is an API object that the model is computed from: *v1.Service, *discoveryv1.EndpointSlice, *v1.Node
+// or *networkingv1.ServiceCIDR. A caller must not change an Object after it was passed to this package.
 type Object = metav1.Object
 
 // Kind is the kind of an Object, as its manifest spells it.
@@ -111,8 +111,8 @@ func (o Origin) Compare(p Origin) int {
 // Op is the kind of a Change.
 type Op uint8
 
-// An object is new or different (Upsert), gone (Delete), or unchanged at another place in the manifests (Move):
-// a Move changes only the origin that warnings name.
+// An object is new or different (Upsert), gone (Delete), or unchanged at another place in the manifests
+// (Move): a Move changes only the origin that warnings name.
 const (
 	Upsert Op = iota
 	Delete

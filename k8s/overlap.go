@@ -9,8 +9,8 @@ import (
 // EventOverlap is the reason of the Event about an address that overlaps one of the cluster's own.
 const EventOverlap = "ExternalAddressOverlaps"
 
-// addressBook maps each address to the Services that have it as their cluster IP, and to those that have it as an external IP or
-// load balancer address. Each list is sorted.
+// addressBook maps each address to the Services that have it as their cluster IP, and to those that have it
+// as an external IP or load balancer address. Each list is sorted.
 type addressBook struct {
 	cluster, external map[netip.Addr][]ServiceName
 }
@@ -19,8 +19,8 @@ func newAddressBook() addressBook {
 	return addressBook{map[netip.Addr][]ServiceName{}, map[netip.Addr][]ServiceName{}}
 }
 
-// enter adds or removes the addresses of a Service. It returns the Services whose external addresses begin or cease to overlap
-// a cluster IP as a result.
+// enter adds or removes the addresses of a Service. It returns the Services whose external addresses begin or
+// cease to overlap a cluster IP as a result.
 func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched []ServiceName) {
 	for i := range ports {
 		for j := range ports[i].frontends {
@@ -51,8 +51,9 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 	return touched
 }
 
-// overlaps warns of external IPs and load balancers' addresses that are another Service's cluster IP, an address of this node, or
-// inside a Service range. A load balancer may use the node's address, as the one of K3s does: there is no warning about that.
+// overlaps warns of external IPs and load balancers' addresses that are another Service's cluster IP, an
+// address of this node, or inside a Service range. A load balancer may use the node's address, as the one of
+// K3s does: there is no warning about that.
 func (t *Tracker) overlaps(s *service) (list []Warning) {
 	fields := map[string]bool{} // already checked
 	for i := range s.ports {

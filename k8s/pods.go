@@ -7,8 +7,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// AppendPodIPs appends the addresses of a pod that is an endpoint of an EndpointSlice and not in ips yet. The tracker keeps no pod
-// names, because nothing but diagnosis needs them.
+// AppendPodIPs appends the addresses of a pod that is an endpoint of an EndpointSlice and not in ips yet. The
+// tracker keeps no pod names, because nothing but diagnosis needs them.
 func AppendPodIPs(ips []netip.Addr, o *discoveryv1.EndpointSlice, namespace, pod string) []netip.Addr {
 	if o.Namespace != namespace {
 		return ips

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// A relay is an address and port at which the endpoint of a consistent choice gets what other nodes send on to it (Consistent.Relay).
-// It is a claim like a frontend's, below all of them: an EndpointSlice can name any address as an endpoint. Among relays the older
-// Service's wins. All nodes have the same Services and slices, and so come to the same result.
+// A relay is an address and port at which the endpoint of a consistent choice gets what other nodes send on
+// to it (Consistent.Relay). It is a claim like a frontend's, below all of them: an EndpointSlice can name any
+// address as an endpoint. Among relays the older Service's wins. All nodes have the same Services and slices,
+// and so come to the same result.
 type relay struct {
 	key   claimKey
 	claim claim
@@ -37,7 +38,8 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 	return list
 }
 
-// flushRelays updates the relays of the Services that are recomputed, and marks those whose relays are affected.
+// flushRelays updates the relays of the Services that are recomputed, and marks those whose relays are
+// affected.
 func (t *Tracker) flushRelays() {
 	touched := map[claimKey]struct{}{}
 	for name := range t.dirty {
@@ -76,7 +78,8 @@ func (t *Tracker) touchRelays(key claimKey) {
 	}
 }
 
-// relaysTaken returns why a consistent choice has no effect: one of its relays belongs to another. "": none does.
+// relaysTaken returns why a consistent choice has no effect: one of its relays belongs to another. "": none
+// does.
 func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
 	for _, e := range c.Serving() {
 		key := claimKey{e.Addr.Addr(), c.Relay, name.Protocol}

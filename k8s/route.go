@@ -43,8 +43,8 @@ func (s *ServicePort) Endpoints(of Set) []Endpoint {
 	return s.ClusterEndpoints
 }
 
-// whenEmpty returns what happens to new connections for a set of endpoints if it is empty: silence if others have endpoints, which a load
-// balancer should find.
+// whenEmpty returns what happens to new connections for a set of endpoints if it is empty: silence if others
+// have endpoints, which a load balancer should find.
 func (s *ServicePort) whenEmpty(of Set) WhenEmpty {
 	if of == OnNode && len(s.ClusterEndpoints) > 0 {
 		return Drop
@@ -63,11 +63,11 @@ func (p Policy) set() Set {
 // Route is what becomes of new connections from one kind of client to a frontend.
 type Route struct {
 	Set Set // of the endpoints, one of which gets the connection
-	// Masquerade reports whether the endpoint sees the node as its client, so that its answers come back through here. A client that is
-	// its own endpoint always needs that.
+	// Masquerade reports whether the endpoint sees the node as its client, so that its answers come back
+	// through here. A client that is its own endpoint always needs that.
 	Masquerade bool
-	// Consistent reports whether ServicePort.Consistent decides instead, for packets that are not in fragments. Then the endpoint sees the
-	// client.
+	// Consistent reports whether ServicePort.Consistent decides instead, for packets that are not in
+	// fragments. Then the endpoint sees the client.
 	Consistent bool
 	// Empty is what happens as there is no endpoint; "": there is one.
 	Empty WhenEmpty
@@ -83,7 +83,8 @@ func (r *Routes) Reach(set Set) bool {
 	return slices.ContainsFunc(r[:], func(t Route) bool { return t.Set == set && t.Empty == "" })
 }
 
-// Router applies Kubernetes' rules to the frontends of a node: nothing else decides them. Its methods may be called from any goroutine.
+// Router applies Kubernetes' rules to the frontends of a node: nothing else decides them. Its methods may be
+// called from any goroutine.
 type Router struct {
 	Detector Detector
 	NodeIPs  []netip.Addr // in the Node object
@@ -119,11 +120,13 @@ func (r *Router) Routes(sp *ServicePort, f *Frontend) (routes Routes) {
 	return routes
 }
 
-// Route returns the route to frontends of a type whose traffic policy is about a set of endpoints, as if there were endpoints.
+// Route returns the route to frontends of a type whose traffic policy is about a set of endpoints, as if
+// there were endpoints.
 //
-// A ClusterIP masquerades clients that are not pods: answers might not reach them through this node otherwise. The other frontends
-// masquerade as well, unless externalTrafficPolicy Local is there to keep the client's address. This policy is for clients from outside:
-// pods are served as at the ClusterIP, and the node by endpoints anywhere.
+// A ClusterIP masquerades clients that are not pods: answers might not reach them through this node
+// otherwise. The other frontends masquerade as well, unless externalTrafficPolicy Local is there to keep the
+// client's address. This policy is for clients from outside: pods are served as at the ClusterIP, and the
+// node by endpoints anywhere.
 func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) (route Route) {
 	known := r.Detector.Has(family)
 	if from == Pod && !known {
@@ -147,8 +150,9 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 	return route
 }
 
-// Clients returns the client prefixes that a frontend serves; nil: all. If the load balancer's source ranges contain an address of this
-// node, they also allow the frontend's own address: the node may hold that, and then connects to it from there.
+// Clients returns the client prefixes that a frontend serves; nil: all. If the load balancer's source ranges
+// contain an address of this node, they also allow the frontend's own address: the node may hold that, and
+// then connects to it from there.
 func (r *Router) Clients(f *Frontend) []netip.Prefix {
 	if slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return slices.ContainsFunc(r.NodeIPs, p.Contains) }) {
 		return append(slices.Clone(f.SourceRanges), netip.PrefixFrom(f.Address, f.Address.BitLen()))

@@ -18,11 +18,12 @@ import (
 // LabelServiceProxyName is the label that selects the proxy that serves a Service.
 const LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 
-// AnnotationPreserveDestination is an annotation of kube-proxy's Windows mode (ServicePort.PreserveDestination).
+// AnnotationPreserveDestination is an annotation of kube-proxy's Windows mode
+// (ServicePort.PreserveDestination).
 const AnnotationPreserveDestination = "preserve-destination"
 
-// service is the tracker's state of one Service name: the Service object, if it exists, and the EndpointSlices
-// that name it, if any.
+// service is the tracker's state of one Service name: the Service object, if it exists, and the
+// EndpointSlices that name it, if any.
 type service struct {
 	name   ServiceName
 	def    *serviceDef // nil: no such Service object
@@ -96,7 +97,8 @@ func (s *service) find(name string) (at int, ok bool) {
 	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int { return strings.Compare(sl.name, name) })
 }
 
-// newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored with a warning.
+// newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored
+// with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
@@ -329,8 +331,8 @@ func affinitySeconds(o *v1.Service) int {
 	return int(v1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// targetPort returns the port number that EndpointSlices of a Service port are meant to have; 0: unknown. Without
-// a selector Kubernetes does not write the slices, and they may have any port.
+// targetPort returns the port number that EndpointSlices of a Service port are meant to have; 0: unknown.
+// Without a selector Kubernetes does not write the slices, and they may have any port.
 func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
 	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
 		return uint16(n)

@@ -9,9 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// A skipped Service (Options.SkipServices) belongs to another program of the node, for example NodeLocal DNSCache. None of its
-// addresses is served, and its cluster IPs are no part of the Service ranges, so that no data plane refuses or drops what goes
-// there. It keeps its cluster IPs: no other Service gets their ports as external IPs.
+// A skipped Service (Options.SkipServices) belongs to another program of the node, for example NodeLocal
+// DNSCache. None of its addresses is served, and its cluster IPs are no part of the Service ranges, so that
+// no data plane refuses or drops what goes there. It keeps its cluster IPs: no other Service gets their ports
+// as external IPs.
 
 // whySkipped is why the addresses of a skipped Service are not served.
 const whySkipped = "--skip-services leaves it to another program of the node"

@@ -57,8 +57,8 @@ func (e *sliceEndpoint) topologyHints() *hints {
 	return e.hints
 }
 
-// ownerOfSlice returns the Service that a slice belongs to; the zero ServiceName if it belongs to none that is
-// served. problem is the reason if that was probably not intended.
+// ownerOfSlice returns the Service that a slice belongs to; the zero ServiceName if it belongs to none that
+// is served. problem is the reason if that was probably not intended.
 func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem string) {
 	if _, headless := o.Labels[v1.IsHeadlessService]; headless {
 		return owner, ""
@@ -70,7 +70,8 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 	return ServiceName{o.Namespace, name}, ""
 }
 
-// newSlice reads an EndpointSlice. It trusts nothing: a value that the API server would have refused is ignored with a warning.
+// newSlice reads an EndpointSlice. It trusts nothing: a value that the API server would have refused is
+// ignored with a warning.
 func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice {
 	s := &slice{name: o.Name, origin: origin}
 	label, labelled := o.Labels[LabelServiceProxyName]

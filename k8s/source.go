@@ -11,12 +11,14 @@ type Source interface {
 	Run(ctx context.Context, sink Sink) error
 }
 
-// Sink receives the reports of a Source. A Source calls it from one goroutine at a time; a slow call delays the
-// source and nothing else.
+// Sink receives the reports of a Source. A Source calls it from one goroutine at a time; a slow call delays
+// the source and nothing else.
 type Sink interface {
-	// Apply takes changes that belong together: no intermediate state was ever meant to be in force. The sink may keep the slice.
+	// Apply takes changes that belong together: no intermediate state was ever meant to be in force. The sink
+	// may keep the slice.
 	Apply([]Change)
-	// Synced is called once, after the changes that make up the first complete state. Nothing may be programmed before.
+	// Synced is called once, after the changes that make up the first complete state. Nothing may be
+	// programmed before.
 	Synced()
 	// Problems takes all current problems of the source. They replace those of the previous call.
 	Problems(Problems)
@@ -24,7 +26,8 @@ type Sink interface {
 
 // Problems is what is wrong with the input of a Source, each list sorted by place.
 type Problems struct {
-	// Errors are about input that could not be used. The last good state of the objects concerned stays in force.
+	// Errors are about input that could not be used. The last good state of the objects concerned stays in
+	// force.
 	Errors []Warning
 	// Warnings are about input that was used, but is probably not what was meant.
 	Warnings []Warning

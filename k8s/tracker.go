@@ -11,7 +11,8 @@ import (
 
 // Options are the settings that, together with the API objects, determine the model.
 type Options struct {
-	// NodeName is the name of this node's Node object and the nodeName of local endpoints; "": no endpoint is local.
+	// NodeName is the name of this node's Node object and the nodeName of local endpoints; "": no endpoint is
+	// local.
 	NodeName string
 	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this
 	// value; "": those without the label.
@@ -19,24 +20,27 @@ type Options struct {
 	// NodePortAddresses restricts NodePorts to the node addresses inside these prefixes, per family: a family
 	// without a prefix, or with a /0, is not restricted.
 	NodePortAddresses []netip.Prefix
-	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family and to NodePortAddresses.
+	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family and to
+	// NodePortAddresses.
 	NodePortPrimary bool
 	// LocalAddresses are the addresses of the node's interfaces, in addition to those of the Node object.
 	LocalAddresses []netip.Addr
 	// DetectLocal configures how traffic of this node's pods is recognized.
 	DetectLocal DetectLocal
-	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored. With a ServiceProxyName neither count.
+	// ServiceCIDRs, if any, are the Service ranges; ServiceCIDR objects are then ignored. With a
+	// ServiceProxyName neither count.
 	ServiceCIDRs []netip.Prefix
 	// NodeIPs, if any, are the addresses of this node; those of the Node object are then ignored.
 	NodeIPs []netip.Addr
-	// PrimaryIP replaces the Node object's addresses of its family, as kube-proxy's bind address does. An unspecified one
-	// (0.0.0.0, ::) replaces none.
+	// PrimaryIP replaces the Node object's addresses of its family, as kube-proxy's bind address does. An
+	// unspecified one (0.0.0.0, ::) replaces none.
 	PrimaryIP netip.Addr
 	// Families are the address families that are served; none: both.
 	Families []Family
 	// SkipServices are the Services that another program of the node serves (skip.go).
 	SkipServices []ServiceName
-	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs, off).
+	// IgnoreExternalIPs leaves out the externalIPs of Services (kube-proxy's gate AllowServiceExternalIPs,
+	// off).
 	IgnoreExternalIPs bool
 	// IgnoreLoadBalancers leaves out the addresses of load balancers, as if their ipMode were Proxy.
 	IgnoreLoadBalancers bool

@@ -7,8 +7,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Trigger is the cause of an endpoint change in a family: the time at which a pod or a Service changed, as the EndpointSlice
-// controller records it. The network programming latency is the time from then until the change is in force.
+// Trigger is the cause of an endpoint change in a family: the time at which a pod or a Service changed, as
+// the EndpointSlice controller records it. The network programming latency is the time from then until the
+// change is in force.
 type Trigger struct {
 	Family Family
 	At     time.Time
@@ -34,8 +35,8 @@ func (s *service) noteTrigger(o *discoveryv1.EndpointSlice, f Family) {
 	}
 }
 
-// takeTriggers returns those triggers of a Service that led to a change of one of its ports. Those that changed nothing here
-// (an endpoint in another zone, say) are dropped: there is nothing to program.
+// takeTriggers returns those triggers of a Service that led to a change of one of its ports. Those that
+// changed nothing here (an endpoint in another zone, say) are dropped: there is nothing to program.
 func (s *service) takeTriggers(changed map[PortName]*ServicePort) (list []Trigger) {
 	if len(s.triggers) == 0 {
 		return nil

@@ -11,7 +11,8 @@ import (
 type View struct {
 	Node     string        `json:"node"`
 	Services []ServiceView `json:"services"`
-	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the node.
+	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the
+	// node.
 	Skipped []string `json:"skipped,omitempty"`
 }
 
@@ -25,7 +26,8 @@ type ServiceView struct {
 	AffinitySeconds  int      `json:"affinitySeconds"`
 	ClusterEndpoints []string `json:"clusterEndpoints"`
 	LocalEndpoints   []string `json:"localEndpoints"`
-	// Weights has the endpoints whose share of new connections is not 1, and its size relative to the others'.
+	// Weights has the endpoints whose share of new connections is not 1, and its size relative to the
+	// others'.
 	Weights map[string]int `json:"weights,omitempty"`
 	// Consistent is the address that clients from outside reach by consistent choice (AnnotationConsistent).
 	Consistent string         `json:"consistent,omitempty"`
@@ -42,7 +44,8 @@ type FrontendView struct {
 	SourceRanges []string `json:"sourceRanges"`
 	WhenEmpty    string   `json:"whenEmpty"`
 	ShadowedBy   string   `json:"shadowedBy,omitempty"`
-	// Routes are what becomes of new connections from clients outside, from pods and from the node; none if it is not served.
+	// Routes are what becomes of new connections from clients outside, from pods and from the node; none if
+	// it is not served.
 	Routes *RoutesView `json:"routes,omitempty"`
 }
 

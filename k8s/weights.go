@@ -13,11 +13,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
 )
 
-// AnnotationWeights is an annotation of a Service: a list of ADDRESS=WEIGHT or CIDR=WEIGHT, separated by commas. It sets which
-// share of the new connections its endpoints get. The longest prefix decides; endpoints that are not listed have weight 1.
+// AnnotationWeights is an annotation of a Service: a list of ADDRESS=WEIGHT or CIDR=WEIGHT, separated by
+// commas. It sets which share of the new connections its endpoints get. The longest prefix decides; endpoints
+// that are not listed have weight 1.
 const AnnotationWeights = "nkp-proxy.github.io/weights"
 
-// MaxWeight is the largest weight of an endpoint. Weights of less than a slot are rounded up (docs/decisions/0046-weights.md).
+// MaxWeight is the largest weight of an endpoint. Weights of less than a slot are rounded up
+// (docs/decisions/0046-weights.md).
 const MaxWeight = 100
 
 // maxWeights bounds the entries of the annotation.
@@ -44,7 +46,8 @@ func (w *weights) at(a netip.Addr) uint8 {
 	return 1
 }
 
-// readWeights reads AnnotationWeights; it returns nil if all weights are 1. Entries that are not valid are ignored with a warning.
+// readWeights reads AnnotationWeights; it returns nil if all weights are 1. Entries that are not valid are
+// ignored with a warning.
 func (d *serviceDef) readWeights(o *v1.Service) *weights {
 	text := o.Annotations[AnnotationWeights]
 	if strings.TrimSpace(text) == "" {

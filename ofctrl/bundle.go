@@ -112,8 +112,9 @@ func (b *bundle) reply(t uint16) {
 	}
 }
 
-// commitBundle sends groups, flows and deletions as one bundle. In Open vSwitch a refused message does not make
-// the bundle fail, so commitBundle waits for the end of the bundle and checks for errors before the commit.
+// commitBundle sends groups, flows and deletions as one bundle. In Open vSwitch a refused message does not
+// make the bundle fail, so commitBundle waits for the end of the bundle and checks for errors before the
+// commit.
 func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) {
 	b := &bundle{c: c, d: d, replies: make(chan uint16, 8)}
 	tx := b.plan()
@@ -148,8 +149,8 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 	return b.res, b.commit(ctx)
 }
 
-// plan lists the messages in their order: groups before the flows that point to them, deletions after, so that
-// no flow is lost with its group. It rejects the groups that are too wide.
+// plan lists the messages in their order: groups before the flows that point to them, deletions after, so
+// that no flow is lost with its group. It rejects the groups that are too wide.
 func (b *bundle) plan() *TxError {
 	d := b.d
 	tx := &TxError{Stage: StageBundle}
@@ -342,7 +343,8 @@ func (b *bundle) commit(ctx context.Context) error {
 	return nil
 }
 
-// refusal returns the error of a bundle that is not in force. cause is the error that kept it from being sent, if any.
+// refusal returns the error of a bundle that is not in force. cause is the error that kept it from being
+// sent, if any.
 func (b *bundle) refusal(stage Stage, cause error) error {
 	var tx *TxError
 	if cause != nil && !errors.As(cause, &tx) {

@@ -43,8 +43,8 @@ func (c *Conn) unregister(k *call) {
 	c.calls = slices.DeleteFunc(c.calls, func(other *call) bool { return other == k })
 }
 
-// sinkOf returns the sink that waits for a transaction id, and the id's index in its run. It records the time, because a
-// message for a call is progress.
+// sinkOf returns the sink that waits for a transaction id, and the id's index in its run. It records the
+// time, because a message for a call is progress.
 func (c *Conn) sinkOf(xid uint32) (sink, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,9 +60,9 @@ func (c *Conn) sinkOf(xid uint32) (sink, int) {
 // longest is how many AnswerTimeouts an answer may take altogether, however steadily it comes in.
 const longest = 10
 
-// patience ends the connection if the switch leaves a call without an answer: if no message for it arrives for
-// Options.AnswerTimeout, or the answer is not complete after longest times that. Keep-alive does not detect such a switch,
-// because it may still answer echoes.
+// patience ends the connection if the switch leaves a call without an answer: if no message for it arrives
+// for Options.AnswerTimeout, or the answer is not complete after longest times that. Keep-alive does not
+// detect such a switch, because it may still answer echoes.
 type patience struct {
 	c     *Conn
 	k     *call
@@ -71,7 +71,8 @@ type patience struct {
 	timer *time.Timer
 }
 
-// patience starts the time limit for the answer to a request that was just sent. The caller must stop the timer.
+// patience starts the time limit for the answer to a request that was just sent. The caller must stop the
+// timer.
 func (c *Conn) patience(k *call, what string) *patience {
 	since := time.Since(c.epoch)
 	k.heard.Store(int64(since)) // the time spent sending does not count
@@ -117,8 +118,8 @@ func (b *batch) receive(i int, f frame) error {
 	return nil
 }
 
-// doBatch sends n requests and a barrier, and returns the errors by index. add appends request i with transaction
-// id xid. what names the requests in errors.
+// doBatch sends n requests and a barrier, and returns the errors by index. add appends request i with
+// transaction id xid. what names the requests in errors.
 func (c *Conn) doBatch(ctx context.Context, what string, n int, add func(b []byte, i int, xid uint32) ([]byte, error)) (map[int]*SwitchError, error) {
 	s := &batch{n: n, errs: map[int]*SwitchError{}, done: make(chan struct{})}
 	k := c.register(n+1, s)
@@ -138,8 +139,8 @@ func (c *Conn) doBatch(ctx context.Context, what string, n int, add func(b []byt
 	return s.errs, nil
 }
 
-// await waits for done, the end of ctx or the end of the connection. If the switch does not answer in time, it ends the
-// connection. what names the request in errors.
+// await waits for done, the end of ctx or the end of the connection. If the switch does not answer in time,
+// it ends the connection. what names the request in errors.
 func (c *Conn) await(ctx context.Context, k *call, what string, done <-chan struct{}) error {
 	p := c.patience(k, what)
 	defer p.timer.Stop()

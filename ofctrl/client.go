@@ -17,15 +17,17 @@ type ClientOptions struct {
 	// OnConnect is called with each new connection, to read back and repair. If it fails, the connection is
 	// closed and replaced. Its context ends with Run's or with the connection.
 	OnConnect func(context.Context, *Conn) error
-	// OnAbsent is called when an attempt finds that a local unix socket has no listener, by the goroutine that calls Run; nil: not.
+	// OnAbsent is called when an attempt finds that a local unix socket has no listener, by the goroutine
+	// that calls Run; nil: not.
 	OnAbsent func()
-	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from MinBackoff to MaxBackoff; its upper half is random
-	// (0 means 100 ms and 15 s, 2 s for a unix socket). Where a unix socket has no listener the pause is absentPause instead.
+	// MinBackoff and MaxBackoff bound the pause between attempts, which doubles from MinBackoff to
+	// MaxBackoff; its upper half is random (0 means 100 ms and 15 s, 2 s for a unix socket). Where a unix
+	// socket has no listener the pause is absentPause instead.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// absentPause is the pause between attempts while a local unix socket has no listener. An attempt costs microseconds; and while
-// ovs-vswitchd is restarted, each moment until the flows are back is an outage.
+// absentPause is the pause between attempts while a local unix socket has no listener. An attempt costs
+// microseconds; and while ovs-vswitchd is restarted, each moment until the flows are back is an outage.
 const absentPause = 20 * time.Millisecond
 
 // repeatWarning is the interval at which an unchanged warning is logged again.

@@ -16,13 +16,13 @@ type Result struct {
 	Bytes    int // of these messages
 }
 
-// Commit applies d. First it sets meters, because a bundle cannot contain them. Then it sends groups and flows as
-// one atomic, ordered bundle: none is in force before all are. When the bundle is in force, it deletes meters. It
-// leaves d.FlushCT to Flush. An error is a *TxError, or wraps ErrOutcomeUnknown, or is that of the connection or
-// context; in the last two cases nothing of the bundle is in force.
+// Commit applies d. First it sets meters, because a bundle cannot contain them. Then it sends groups and
+// flows as one atomic, ordered bundle: none is in force before all are. When the bundle is in force, it
+// deletes meters. It leaves d.FlushCT to Flush. An error is a *TxError, or wraps ErrOutcomeUnknown, or is
+// that of the connection or context; in the last two cases nothing of the bundle is in force.
 //
-// The end of ctx ends Commit only until the commit message has been sent. After that Commit waits a moment longer
-// for the reply, so that the outcome is known.
+// The end of ctx ends Commit only until the commit message has been sent. After that Commit waits a moment
+// longer for the reply, so that the outcome is known.
 func (c *Conn) Commit(ctx context.Context, d *flow.Delta) (Result, error) {
 	select {
 	case c.commitSem <- struct{}{}:

@@ -42,7 +42,8 @@ type Conn struct {
 	wg   sync.WaitGroup
 }
 
-// Dial connects to the bridge and performs the handshake. For a bridge without OpenFlow 1.5 it returns a *VersionError.
+// Dial connects to the bridge and performs the handshake. For a bridge without OpenFlow 1.5 it returns a
+// *VersionError.
 func Dial(ctx context.Context, t Target, o Options) (*Conn, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
@@ -105,7 +106,8 @@ func (c *Conn) fail(err error) {
 	})
 }
 
-// Close ends the connection and waits for its goroutines. It returns nil even if the connection had failed before.
+// Close ends the connection and waits for its goroutines. It returns nil even if the connection had failed
+// before.
 func (c *Conn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
@@ -131,8 +133,9 @@ func (c *Conn) Heard() time.Time { return c.epoch.Add(time.Duration(c.lastRead.L
 // answerLook is the interval at which Answers looks for a message.
 const answerLook = 5 * time.Millisecond
 
-// Answers sends an echo request and reports whether the switch sends anything before ctx or the connection ends. It does not
-// wait for the answers to other requests, so that a large one does not delay it. Unlike requests it does not call Options.OnAnswer.
+// Answers sends an echo request and reports whether the switch sends anything before ctx or the connection
+// ends. It does not wait for the answers to other requests, so that a large one does not delay it. Unlike
+// requests it does not call Options.OnAnswer.
 func (c *Conn) Answers(ctx context.Context) bool {
 	before := c.lastRead.Load()
 	c.post(message(typeEchoRequest, 0))

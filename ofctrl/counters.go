@@ -16,8 +16,8 @@ type GroupCounters struct {
 	Buckets        []Counters // Flows is 0
 }
 
-// FlowCount returns number, packets and bytes of the flows in some tables (none named: in all) whose cookie is cookie in the bits
-// of mask. Open vSwitch visits every flow of those tables for it, unless mask is full.
+// FlowCount returns number, packets and bytes of the flows in some tables (none named: in all) whose cookie
+// is cookie in the bits of mask. Open vSwitch visits every flow of those tables for it, unless mask is full.
 func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64, tables ...uint8) (Counters, error) {
 	if len(tables) == 0 {
 		tables = []uint8{allTables}
@@ -43,7 +43,8 @@ func (c *Conn) CookieCounts(ctx context.Context, table uint8, cookies []uint64) 
 	return out, err
 }
 
-// aggregate asks n questions for the sums over flows, and hands each the answers in the order of the questions.
+// aggregate asks n questions for the sums over flows, and hands each the answers in the order of the
+// questions.
 func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) ([]byte, error), each func(Counters)) error {
 	return c.ask(ctx, mpAggregate, n, question, func(b []byte) error {
 		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4)
@@ -66,7 +67,8 @@ func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) 
 // tableStatsLen is the length of ofp_table_stats (OpenFlow 1.5.1 §7.3.5).
 const tableStatsLen = 24
 
-// TableSizes returns how many flows each table holds, of all owners. The cost to the switch does not depend on their number.
+// TableSizes returns how many flows each table holds, of all owners. The cost to the switch does not depend
+// on their number.
 func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
 	err = c.ask(ctx, mpTable, 1, func(b []byte, _ int) ([]byte, error) { return b, nil }, func(b []byte) error {
 		if len(b)%tableStatsLen != 0 {
@@ -89,8 +91,8 @@ type FlowCounter struct {
 	Size     uint64
 }
 
-// TableCounters returns the counters of the flows of one table whose cookie is cookie in the bits of mask. Open vSwitch
-// learns of packets in its datapath about once a second, so the counters may be that old.
+// TableCounters returns the counters of the flows of one table whose cookie is cookie in the bits of mask.
+// Open vSwitch learns of packets in its datapath about once a second, so the counters may be that old.
 func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint64) ([]FlowCounter, error) {
 	var out []FlowCounter
 	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
@@ -148,7 +150,8 @@ func (c *Conn) MeterDrops(ctx context.Context, wanted func(id uint32) bool) (pac
 
 const groupStatsLen = 40
 
-// GroupCounters returns the counters of the groups from lo to hi. More than maxObjects of them are an ErrTooMuch.
+// GroupCounters returns the counters of the groups from lo to hi. More than maxObjects of them are an
+// ErrTooMuch.
 func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]GroupCounters, error) {
 	out := map[uint32]GroupCounters{}
 	err := c.eachGroup(ctx, lo, hi, func(id uint32, stats []byte) { out[id] = groupCounters(stats) })

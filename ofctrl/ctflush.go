@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// NXT_CT_FLUSH, by which Open vSwitch 3.1 and later delete single conntrack entries (openvswitch/nicira-ext.h,
-// struct nx_ct_flush).
+// NXT_CT_FLUSH, by which Open vSwitch 3.1 and later delete single conntrack entries
+// (openvswitch/nicira-ext.h, struct nx_ct_flush).
 const nxtCTFlush = 32
 
 // Properties of NXT_CT_FLUSH, and those nested in a tuple. Each has a type and a length that covers its own
@@ -30,8 +30,9 @@ const (
 // probeEnd is both ends of a connection that cannot exist: an address for documentation (RFC 5737), port 1.
 var probeEnd = netip.MustParseAddrPort("192.0.2.1:1")
 
-// ProbeCTFlush checks whether the switch can delete single conntrack entries, as Open vSwitch 3.1 and later can, by deleting
-// one that cannot exist. It returns nil, ErrNoCTFlush with the switch's answer, or the connection's error.
+// ProbeCTFlush checks whether the switch can delete single conntrack entries, as Open vSwitch 3.1 and later
+// can, by deleting one that cannot exist. It returns nil, ErrNoCTFlush with the switch's answer, or the
+// connection's error.
 func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 	errs, err := c.doBatch(ctx, "deletions of connections", 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
 		b, at := beginCTFlush(b, xid, 17)
@@ -51,9 +52,9 @@ func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 	return nil
 }
 
-// Flush deletes the conntrack entries that the filters select. It returns when the switch has done so. Meanwhile the switch does
-// nothing else, and it scans all its entries for each filter without Src. An error wraps ErrNoCTFlush or the switch's refusal, of
-// one filter, or is that of the connection or context.
+// Flush deletes the conntrack entries that the filters select. It returns when the switch has done so.
+// Meanwhile the switch does nothing else, and it scans all its entries for each filter without Src. An error
+// wraps ErrNoCTFlush or the switch's refusal, of one filter, or is that of the connection or context.
 func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
 	errs, err := c.doBatch(ctx, "deletions of conntrack entries", len(filters), func(b []byte, i int, xid uint32) ([]byte, error) {
 		return ctFlush(b, xid, filters[i])

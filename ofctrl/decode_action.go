@@ -41,8 +41,8 @@ type decoder struct {
 	resubmits [256]flow.Action
 	clearIn   flow.Action
 	decTTL    flow.Action
-	// v6 is set while actions for IPv6 packets are decoded. On the wire a translation to the unspecified address has
-	// no address at all, so its family is that of the flow.
+	// v6 is set while actions for IPv6 packets are decoded. On the wire a translation to the unspecified
+	// address has no address at all, so its family is that of the flow.
 	v6 bool
 }
 

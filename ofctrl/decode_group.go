@@ -11,7 +11,8 @@ import (
 const groupDescLen = 16
 
 // groupDesc parses the ofp_group_desc at the start of b and returns its length (OpenFlow 1.5.1 §7.3.5). For
-// parts that flow.Group cannot represent it sets Method to UnknownMethod or adds an UnknownAction to a bucket.
+// parts that flow.Group cannot represent it sets Method to UnknownMethod or adds an UnknownAction to a
+// bucket.
 func (d *decoder) groupDesc(b []byte) (g *flow.Group, n int, err error) {
 	if len(b) < groupDescLen {
 		return nil, 0, short("group description")
@@ -112,8 +113,8 @@ func groupMethod(b []byte) (flow.Method, error) {
 	return method, err
 }
 
-// meterDesc parses the ofp_meter_desc at the start of b and returns its length (§7.3.5). A meter unlike those that
-// nkp creates is returned with a rate of 0.
+// meterDesc parses the ofp_meter_desc at the start of b and returns its length (§7.3.5). A meter unlike those
+// that nkp creates is returned with a rate of 0.
 func meterDesc(b []byte) (m flow.Meter, n int, err error) {
 	if len(b) < 8 {
 		return m, 0, short("meter description")

@@ -41,8 +41,8 @@ func decodeMatch(b []byte) (m flow.Match, n int, err error) {
 
 func short(what string) error { return fmt.Errorf("%w: %s is cut off", ErrProtocol, what) }
 
-// matchField sets the field of m that a TLV describes. It returns false for TLVs that flow.Match cannot represent:
-// another field, another mask, or the value that stands for "any" in flow.Match.
+// matchField sets the field of m that a TLV describes. It returns false for TLVs that flow.Match cannot
+// represent: another field, another mask, or the value that stands for "any" in flow.Match.
 func matchField(m *flow.Match, header uint32, v []byte) bool {
 	field, hasMask := unmasked(header)
 	if n, ok := regNumber(field); ok && n < flow.NumRegs {

@@ -1,10 +1,10 @@
-// Package ofctrl is the OpenFlow channel to a switch: one connection, ordered; transactions that either install
-// everything or nothing and name the object that was refused; reading back what is installed; packet-in and
-// packet-out; counters. It speaks OpenFlow 1.5 with Open vSwitch's extensions. It does not deal with Services,
-// only with the values of package flow.
+// Package ofctrl is the OpenFlow channel to a switch: one connection, ordered; transactions that either
+// install everything or nothing and name the object that was refused; reading back what is installed;
+// packet-in and packet-out; counters. It speaks OpenFlow 1.5 with Open vSwitch's extensions. It does not deal
+// with Services, only with the values of package flow.
 //
-// Start reading at [Conn]. [Dial] opens one, [Conn.Commit] changes the switch, [Conn.ReadBack] reads its state.
-// [Client] keeps a connection alive for a daemon.
+// Start reading at [Conn]. [Dial] opens one, [Conn.Commit] changes the switch, [Conn.ReadBack] reads its
+// state. [Client] keeps a connection alive for a daemon.
 //
 // It is not a controller framework. Actions, fields and group properties are built by antrea.io/ofnet and
 // antrea.io/libOpenflow (see template.go); connection, ordering, transactions and decoding are done here,

@@ -2,8 +2,8 @@ package ofctrl
 
 import "github.com/nkp-proxy/nkp/pipeline/flow"
 
-// effects returns what an action can do to the way of a packet, by its bytes: for those that package flow cannot represent. a is
-// as for decoder.action.
+// effects returns what an action can do to the way of a packet, by its bytes: for those that package flow
+// cannot represent. a is as for decoder.action.
 func effects(a []byte) (e flow.Effects) {
 	switch u16(a) {
 	case actSetField:
@@ -47,7 +47,8 @@ func instructionEffects(b []byte) (e flow.Effects) {
 	return e
 }
 
-// nested returns the effects of a list of actions inside an action or instruction. What follows one of a wrong length is lost.
+// nested returns the effects of a list of actions inside an action or instruction. What follows one of a
+// wrong length is lost.
 func nested(b []byte) (e flow.Effects) {
 	for len(b) > 0 {
 		n, err := actionLen(b)
@@ -61,7 +62,8 @@ func nested(b []byte) (e flow.Effects) {
 	return e
 }
 
-// registers returns the registers that a field is part of, or consists of, a bit for each: by the header of its OXM.
+// registers returns the registers that a field is part of, or consists of, a bit for each: by the header of
+// its OXM.
 func registers(header uint32) uint16 {
 	h, _ := unmasked(header)
 	if n, ok := regNumber(h); ok {

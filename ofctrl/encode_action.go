@@ -203,8 +203,8 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	return b, nil
 }
 
-// ctShape replaces address and ports by placeholders that only show their presence. A translation to the unspecified
-// address, which lets conntrack change nothing but a port that is taken, is a shape of its own.
+// ctShape replaces address and ports by placeholders that only show their presence. A translation to the
+// unspecified address, which lets conntrack change nothing but a port that is taken, is a shape of its own.
 func ctShape(a flow.CT) flow.CT {
 	switch {
 	case a.NAT.Addr.IsUnspecified():
@@ -245,8 +245,8 @@ func learn(b []byte, a flow.Learn) ([]byte, error) {
 	if err != nil || a.Limit == 0 {
 		return append(b, m...), err
 	}
-	// nx_action_learn2 is nx_action_learn with more before the specifications: the limit, and where the result goes
-	// (Open vSwitch, lib/ofp-actions.c). libOpenflow does not have it.
+	// nx_action_learn2 is nx_action_learn with more before the specifications: the limit, and where the
+	// result goes (Open vSwitch, lib/ofp-actions.c). libOpenflow does not have it.
 	at := len(b)
 	b = append(b, m[:learnHeaderLen]...)
 	binary.BigEndian.PutUint16(b[at+8:], nxLearn2)

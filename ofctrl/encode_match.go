@@ -11,7 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// unknownPrefix starts each part of Match.Unknown that this package makes: the bytes of a match field follow in hex.
+// unknownPrefix starts each part of Match.Unknown that this package makes: the bytes of a match field follow
+// in hex.
 const unknownPrefix = "oxm="
 
 // match appends an ofp_match with its padding (OpenFlow 1.5.1 §7.2.3). A field follows the fields that it

@@ -67,9 +67,9 @@ const (
 	instrApplyActions = 4
 )
 
-// sameCookie compares cookies by all bits but the highest. For an exact cookie Open vSwitch scans all flows that have it,
-// instead of looking the match up (ofproto/ofproto.c, collect_rules_strict): deleting 60,000 flows of one cookie blocked the
-// switch for over a minute.
+// sameCookie compares cookies by all bits but the highest. For an exact cookie Open vSwitch scans all flows
+// that have it, instead of looking the match up (ofproto/ofproto.c, collect_rules_strict): deleting 60,000
+// flows of one cookie blocked the switch for over a minute.
 const sameCookie = 1<<63 - 1
 
 // flowDelete appends the message that deletes the flow with this key if it has this cookie (see sameCookie).

@@ -14,7 +14,8 @@ var (
 	ErrClosed = errors.New("openflow connection closed")
 	// ErrSilent says that the switch did not answer echo requests in time.
 	ErrSilent = errors.New("switch is silent")
-	// ErrNoAnswer says that the switch, alive or not, did not answer a request. The error's text names the request.
+	// ErrNoAnswer says that the switch, alive or not, did not answer a request. The error's text names the
+	// request.
 	ErrNoAnswer = errors.New("switch has not answered")
 	// ErrOutcomeUnknown says that the connection broke after the commit was sent and before its reply:
 	// read back to learn which state is in force.

@@ -13,13 +13,13 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// ErrForeignFlow is the cause of a Rejection if a foreign flow has the same table, priority and match: adding the flow would
-// replace the foreign one, regardless of its cookie.
+// ErrForeignFlow is the cause of a Rejection if a foreign flow has the same table, priority and match: adding
+// the flow would replace the foreign one, regardless of its cookie.
 var ErrForeignFlow = errors.New("another owner's flow has the same table, priority and match")
 
-// foreignFlows are the flows of other owners in nkp's tables, by the digests of their keys. Reads fill it. After Watch the switch
-// reports every later change as it happens, in order with the connection's other messages, so that nothing is missed between
-// a read and the commit that follows from it.
+// foreignFlows are the flows of other owners in nkp's tables, by the digests of their keys. Reads fill it.
+// After Watch the switch reports every later change as it happens, in order with the connection's other
+// messages, so that nothing is missed between a read and the commit that follows from it.
 type foreignFlows struct {
 	seed maphash.Seed
 	max  int // flows
@@ -214,8 +214,8 @@ func (o *foreignFlows) begin() {
 	}
 }
 
-// end must be called after such a read of tables, if it has succeeded. It deletes what the read has not seen there, except in tables where
-// the switch reports which flows were removed.
+// end must be called after such a read of tables, if it has succeeded. It deletes what the read has not seen
+// there, except in tables where the switch reports which flows were removed.
 func (o *foreignFlows) end(tables []uint8) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -256,11 +256,12 @@ func (o *foreignFlows) forget(set []*flow.Flow) (replaced int) {
 	return replaced
 }
 
-// mpFlowMonitor is OFPMP_FLOW_MONITOR (OpenFlow 1.5.1 §7.3.5.21); Open vSwitch has it for OpenFlow 1.5 since 3.0.
+// mpFlowMonitor is OFPMP_FLOW_MONITOR (OpenFlow 1.5.1 §7.3.5.21); Open vSwitch has it for OpenFlow 1.5 since
+// 3.0.
 const mpFlowMonitor = 16
 
-// Flags of a flow monitor (§7.3.5.21, ofp_flow_monitor_flags). Without FMF_NO_ABBREV the connection's own changes are reported
-// by their transaction ids alone, once for many.
+// Flags of a flow monitor (§7.3.5.21, ofp_flow_monitor_flags). Without FMF_NO_ABBREV the connection's own
+// changes are reported by their transaction ids alone, once for many.
 const (
 	monitorAdd    = 1 << 1
 	monitorRemove = 1 << 2
@@ -279,9 +280,10 @@ const (
 	flowUpdateLen = 24 // ofp_flow_update_full without its match
 )
 
-// Watch makes the switch report changes to foreign flows in the given tables, so that Commit refuses to replace foreign flows
-// (ErrForeignFlow) also if they were added after the last Read. Call it once, before the first Read. f defines which cookies
-// are not foreign. A *SwitchError means that the switch cannot report changes; Commit then uses the result of the last Read.
+// Watch makes the switch report changes to foreign flows in the given tables, so that Commit refuses to
+// replace foreign flows (ErrForeignFlow) also if they were added after the last Read. Call it once, before
+// the first Read. f defines which cookies are not foreign. A *SwitchError means that the switch cannot report
+// changes; Commit then uses the result of the last Read.
 func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 	c.foreign.mu.Lock()
 	c.foreign.watch, c.foreign.tables = &f, tables
@@ -303,8 +305,9 @@ func (c *Conn) Watch(ctx context.Context, f Filter, tables []uint8) error {
 	return err
 }
 
-// monitorQuestion returns the request of Watch that waits for an answer, nil if there is none. Open vSwitch 2.17 refuses it by
-// errors whose transaction id is 0: it takes the request's match for its header (handle_flow_monitor_request in ofproto.c).
+// monitorQuestion returns the request of Watch that waits for an answer, nil if there is none. Open vSwitch
+// 2.17 refuses it by errors whose transaction id is 0: it takes the request's match for its header
+// (handle_flow_monitor_request in ofproto.c).
 func (c *Conn) monitorQuestion() *question {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -391,8 +394,8 @@ func (o *foreignFlows) resume() {
 	}
 }
 
-// pauseWait bounds the wait for a switch that has paused its reports. Open vSwitch resumes once the connection has drained its
-// queue (connmgr.c, ofmonitor_may_resume).
+// pauseWait bounds the wait for a switch that has paused its reports. Open vSwitch resumes once the
+// connection has drained its queue (connmgr.c, ofmonitor_may_resume).
 const pauseWait = 5 * time.Second
 
 // upToDate waits until the switch has resumed its reports, if they are paused.

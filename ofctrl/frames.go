@@ -8,8 +8,8 @@ import (
 // readBuffer is how much is read from the switch at once. It must hold the longest message.
 const readBuffer = 256 << 10
 
-// frameReader splits a stream into messages. A message never includes bytes beyond those that its length field
-// covers. The reader buffers at most readBuffer bytes.
+// frameReader splits a stream into messages. A message never includes bytes beyond those that its length
+// field covers. The reader buffers at most readBuffer bytes.
 type frameReader struct {
 	r      io.Reader
 	buf    []byte

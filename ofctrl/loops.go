@@ -82,8 +82,8 @@ func (c *Conn) dispatch(f frame) (err error) {
 	return nil
 }
 
-// strayError logs an error that matches no request: the first, second, fourth, eighth, … of a connection, so that a switch cannot
-// fill the log.
+// strayError logs an error that matches no request: the first, second, fourth, eighth, … of a connection, so
+// that a switch cannot fill the log.
 func (c *Conn) strayError(f frame) {
 	if c.strays++; c.strays&(c.strays-1) == 0 {
 		e, _ := parseError(f)
@@ -122,8 +122,8 @@ func (c *Conn) write(b []byte) error {
 // lastWords is how long the reader may go on after writing has failed.
 const lastWords = 200 * time.Millisecond
 
-// writeFailed ends the connection, but lets the reader find the reason first: an error message that the switch
-// sent before it closed the connection explains more than a broken pipe.
+// writeFailed ends the connection, but lets the reader find the reason first: an error message that the
+// switch sent before it closed the connection explains more than a broken pipe.
 func (c *Conn) writeFailed(err error) {
 	select {
 	case <-c.done:
@@ -132,8 +132,8 @@ func (c *Conn) writeFailed(err error) {
 	}
 }
 
-// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is slow. If the
-// switch reads nothing for Options.AnswerTimeout, send ends the connection.
+// send queues whole messages for the writer and takes ownership of the buffer. It blocks while the switch is
+// slow. If the switch reads nothing for Options.AnswerTimeout, send ends the connection.
 func (c *Conn) send(ctx context.Context, p *[]byte) error {
 	select {
 	case c.out <- p:

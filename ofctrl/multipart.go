@@ -128,7 +128,8 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 	return q.err
 }
 
-// flowRequest appends the body of a request for flows of a table under a cookie (§7.3.5, ofp_flow_desc_request).
+// flowRequest appends the body of a request for flows of a table under a cookie (§7.3.5,
+// ofp_flow_desc_request).
 func flowRequest(b []byte, table uint8, cookie, mask uint64) ([]byte, error) {
 	b = append(b, table, 0, 0, 0)
 	b = put32(put32(b, flow.PortAny), groupAny)

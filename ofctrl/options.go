@@ -13,19 +13,20 @@ type Options struct {
 
 	ConnectTimeout time.Duration // for dialing and the handshake; 0 means 10 s
 	// EchoInterval is how long the switch may be quiet before it is sent an echo request (0 means 5 s), and
-	// EchoTimeout how long it may then take to send any message (0 means 10 s) before the connection is closed
-	// with ErrSilent.
+	// EchoTimeout how long it may then take to send any message (0 means 10 s) before the connection is
+	// closed with ErrSilent.
 	EchoInterval, EchoTimeout time.Duration
-	// AnswerTimeout is how long the switch may leave a request without any message in reply (0 means 30 s; a switch that
-	// is too busy to answer echoes is given up after 15 s). A reply in many messages may take ten times as long altogether.
-	// After that the connection is closed with ErrNoAnswer.
+	// AnswerTimeout is how long the switch may leave a request without any message in reply (0 means 30 s; a
+	// switch that is too busy to answer echoes is given up after 15 s). A reply in many messages may take ten
+	// times as long altogether. After that the connection is closed with ErrNoAnswer.
 	AnswerTimeout time.Duration
-	// OnAnswer is called after each request that was answered, on the goroutine that sent it. It must not block.
+	// OnAnswer is called after each request that was answered, on the goroutine that sent it. It must not
+	// block.
 	OnAnswer func()
 
-	// OnPacketIn receives the packets that flows send to the controller, one at a time, in order, on a goroutine of
-	// the connection. It must not call Close. While PacketInQueue packets (0 means 256) are waiting, further ones
-	// are dropped and counted.
+	// OnPacketIn receives the packets that flows send to the controller, one at a time, in order, on a
+	// goroutine of the connection. It must not call Close. While PacketInQueue packets (0 means 256) are
+	// waiting, further ones are dropped and counted.
 	OnPacketIn    func(*PacketIn)
 	PacketInQueue int
 	// OnOthers is called when Conn.Others or Conn.Tracks changes for some table. It must not block.

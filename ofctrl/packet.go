@@ -42,7 +42,8 @@ func decodePacketIn(f frame) (*PacketIn, error) {
 	return p, nil
 }
 
-// xidPacketOut is the transaction id of every packet-out. No call has it, and an error under it is not taken for one without an id.
+// xidPacketOut is the transaction id of every packet-out. No call has it, and an error under it is not taken
+// for one without an id.
 const xidPacketOut = math.MaxUint32
 
 // PacketOut sends a frame through actions as if it had come in by inPort (OpenFlow 1.5.1 §7.3.6). To send it

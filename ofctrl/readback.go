@@ -10,9 +10,11 @@ import (
 
 // Filter selects what is read of a switch.
 type Filter struct {
-	// Cookie and CookieMask select nkp's own flows: those whose cookie is Cookie in the bits of CookieMask. A mask of 0: none.
+	// Cookie and CookieMask select nkp's own flows: those whose cookie is Cookie in the bits of CookieMask. A
+	// mask of 0: none.
 	Cookie, CookieMask uint64
-	// Volatile select further flows of nkp's own, which come and go with traffic. They are not read, and they are not foreign.
+	// Volatile select further flows of nkp's own, which come and go with traffic. They are not read, and they
+	// are not foreign.
 	Volatile []flow.Cookies
 	// Tables are those whose foreign flows (not nkp's) are read, too, up to MaxForeign.
 	Tables []uint8
@@ -24,30 +26,34 @@ type Filter struct {
 	IsMeter func(id uint32) bool
 }
 
-// Visitor receives the objects of a switch one by one, as they are read. Its methods are called one at a time, most of them on
-// the connection's reader, so they must not block. The Visitor owns its arguments and may keep them.
+// Visitor receives the objects of a switch one by one, as they are read. Its methods are called one at a
+// time, most of them on the connection's reader, so they must not block. The Visitor owns its arguments and
+// may keep them.
 type Visitor interface {
-	// Flow takes one of nkp's own flows, from any table. A flow with a timeout, or with anything else that package flow cannot
-	// represent, compares unequal to every desired flow.
+	// Flow takes one of nkp's own flows, from any table. A flow with a timeout, or with anything else that
+	// package flow cannot represent, compares unequal to every desired flow.
 	Flow(*flow.Flow)
-	// ForeignFlow takes a foreign flow in Filter.Tables. Its Key is decoded in the same way as that of nkp's own flows.
+	// ForeignFlow takes a foreign flow in Filter.Tables. Its Key is decoded in the same way as that of nkp's
+	// own flows.
 	ForeignFlow(*flow.Flow)
 	// Unread takes a table of Filter.Tables whose foreign flows are too many to be read, and their number.
 	Unread(table uint8, flows int)
-	// Group and Meter take nkp's own groups and meters. Those that package flow cannot represent compare unequal, as for Flow.
+	// Group and Meter take nkp's own groups and meters. Those that package flow cannot represent compare
+	// unequal, as for Flow.
 	Group(*flow.Group)
 	Meter(flow.Meter)
 }
 
-// CountingVisitor is a Visitor that receives nkp's own flows with what they have counted (Counters.Flows is 0), not by Flow.
+// CountingVisitor is a Visitor that receives nkp's own flows with what they have counted (Counters.Flows is
+// 0), not by Flow.
 type CountingVisitor interface {
 	Visitor
 	FlowCounters(*flow.Flow, Counters)
 }
 
-// MaxForeign bounds the foreign flows of one Read, all tables together. The tables are read in the order of Filter.Tables, each
-// completely or not at all: Open vSwitch builds a whole reply in memory before it sends any of it, so that reading a part would save it
-// nothing.
+// MaxForeign bounds the foreign flows of one Read, all tables together. The tables are read in the order of
+// Filter.Tables, each completely or not at all: Open vSwitch builds a whole reply in memory before it sends
+// any of it, so that reading a part would save it nothing.
 const MaxForeign = 1 << 16
 
 // Snapshot is a Visitor that keeps everything.
@@ -64,14 +70,14 @@ func (s *Snapshot) Unread(table uint8, n int) { s.Skipped[table] = n }
 func (s *Snapshot) Group(g *flow.Group)       { s.State.Groups[g.ID] = g }
 func (s *Snapshot) Meter(m flow.Meter)        { s.State.Meters[m.ID] = m }
 
-// Read reads the switch's state. It is not atomic: changes that others make meanwhile may be seen or not. After an error the
-// visitor has received only a part.
+// Read reads the switch's state. It is not atomic: changes that others make meanwhile may be seen or not.
+// After an error the visitor has received only a part.
 func (c *Conn) Read(ctx context.Context, f Filter, v Visitor) error {
 	return c.ReadInParts(ctx, f, v, nil)
 }
 
-// ReadInParts is like Read, and calls pause between two parts of a few thousand objects. While pause runs nothing is asked, so that it
-// may Commit. An error of pause ends the reading.
+// ReadInParts is like Read, and calls pause between two parts of a few thousand objects. While pause runs
+// nothing is asked, so that it may Commit. An error of pause ends the reading.
 func (c *Conn) ReadInParts(ctx context.Context, f Filter, v Visitor, pause func() error) error {
 	r := &reading{filter: f, dec: newDecoder(), to: v, foreign: &c.foreign, pause: pause}
 	if len(f.Tables) > 0 {
@@ -101,8 +107,8 @@ func (c *Conn) ReadBack(ctx context.Context, f Filter) (*Snapshot, error) {
 	return s, nil
 }
 
-// reading is a Read under way. Its fields are used by the connection's reader goroutine while a request is outstanding,
-// otherwise by Read.
+// reading is a Read under way. Its fields are used by the connection's reader goroutine while a request is
+// outstanding, otherwise by Read.
 type reading struct {
 	filter Filter
 	dec    *decoder
@@ -114,7 +120,8 @@ type reading struct {
 	pause   func() error // between parts; nil: all is one part
 }
 
-// partSize is about how many flows, or groups, a part of a reading has: Open vSwitch and nkp take some milliseconds for them.
+// partSize is about how many flows, or groups, a part of a reading has: Open vSwitch and nkp take some
+// milliseconds for them.
 const partSize = 1024
 
 // maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
@@ -251,7 +258,8 @@ func (r *reading) foreignReply(b []byte) error {
 	})
 }
 
-// EachForeign calls take for each foreign flow of a table, on the connection's reader. f defines which cookies are not foreign.
+// EachForeign calls take for each foreign flow of a table, on the connection's reader. f defines which
+// cookies are not foreign.
 func (c *Conn) EachForeign(ctx context.Context, f Filter, table uint8, take func(*flow.Flow)) error {
 	r := &reading{filter: f, dec: newDecoder()}
 	return c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
@@ -275,8 +283,8 @@ func (f *Filter) foreign(cookie uint64) bool {
 	return !f.own(cookie) && !slices.ContainsFunc(f.Volatile, func(k flow.Cookies) bool { return cookie&k.Mask == k.Cookie })
 }
 
-// maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual size.
-// Without it a switch that sends a huge number of tiny descriptions could make nkp allocate gigabytes.
+// maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual
+// size. Without it a switch that sends a huge number of tiny descriptions could make nkp allocate gigabytes.
 var maxObjects = maxAnswer / 400
 
 func (r *reading) each(b []byte, take func(flowDesc)) error {
@@ -294,8 +302,9 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 	return nil
 }
 
-// groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions at
-// once makes ovs-vswitchd abort if any group, also one of another controller, has too many bytes of buckets; see flow.Group.TooWide.
+// groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions
+// at once makes ovs-vswitchd abort if any group, also one of another controller, has too many bytes of
+// buckets; see flow.Group.TooWide.
 func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if r.filter.GroupHi == 0 {
 		return nil

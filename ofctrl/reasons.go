@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// typeExperimenterError is OFPET_EXPERIMENTER: the code's meaning is the experimenter's (OpenFlow 1.5.1 §7.5.4).
+// typeExperimenterError is OFPET_EXPERIMENTER: the code's meaning is the experimenter's (OpenFlow 1.5.1
+// §7.5.4).
 const typeExperimenterError = 0xffff
 
 // Error types and codes that the code of this package acts on.
@@ -41,8 +42,8 @@ func reason(typ, code uint16, experimenter uint32) string {
 	return fmt.Sprintf("error type %d code %d", typ, code)
 }
 
-// reasonNames are the errors of OpenFlow 1.5 by type (OpenFlow 1.5.1 §7.5.4), under the names that ovs-ofctl prints: what the names of a
-// type begin with, then the rest of each, by code. A code without a name is "-".
+// reasonNames are the errors of OpenFlow 1.5 by type (OpenFlow 1.5.1 §7.5.4), under the names that ovs-ofctl
+// prints: what the names of a type begin with, then the rest of each, by code. A code without a name is "-".
 var reasonNames = [...]string{
 	0: "OFPHFC_ INCOMPATIBLE EPERM",
 	1: "OFPBRC_ BAD_VERSION BAD_TYPE BAD_STAT BAD_VENDOR BAD_SUBTYPE EPERM BAD_LEN BUFFER_EMPTY BUFFER_UNKNOWN BAD_TABLE_ID " +

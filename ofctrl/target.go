@@ -36,7 +36,8 @@ func ParseTarget(s string) (Target, error) {
 	return Target{}, fmt.Errorf("openflow target %q: want unix:/PATH, /PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
 }
 
-// maxSocketPath is the longest path of a UNIX socket: sun_path has 108 bytes, the last of them zero (unix(7)).
+// maxSocketPath is the longest path of a UNIX socket: sun_path has 108 bytes, the last of them zero
+// (unix(7)).
 const maxSocketPath = 107
 
 func unixTarget(s, path string) (Target, error) {
@@ -90,12 +91,13 @@ type TLSFiles struct {
 	Cert, Key string // certificate and key of this side; both or neither
 	// ServerName is the name that the switch's certificate must contain; "" means the target's host.
 	ServerName string
-	// AnyName accepts every name in a certificate that CA verifies. Certificates made by ovs-pki(8) contain no
-	// host name, and ovs-vswitchd itself does not check names either.
+	// AnyName accepts every name in a certificate that CA verifies. Certificates made by ovs-pki(8) contain
+	// no host name, and ovs-vswitchd itself does not check names either.
 	AnyName bool
 }
 
-// Config reads the files for a connection to addr (HOST:PORT). TLS 1.2 is the lowest version, and the chain is always verified.
+// Config reads the files for a connection to addr (HOST:PORT). TLS 1.2 is the lowest version, and the chain
+// is always verified.
 func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 	if f.CA == "" {
 		return nil, errors.New("an ssl: target needs a CA file")

@@ -15,8 +15,8 @@ import (
 )
 
 // The encodings of actions and properties come from ofnet and libOpenflow. As these libraries allocate some
-// twenty objects per action, each kind of action is built once, as a template, and only the numbers that differ
-// are written into a copy of it.
+// twenty objects per action, each kind of action is built once, as a template, and only the numbers that
+// differ are written into a copy of it.
 
 var (
 	outputTemplate   = mustMarshal(&openflow15.ActionOutput{ActionHeader: header(openflow15.ActionType_Output, 16)})
@@ -26,8 +26,8 @@ var (
 	popVLANTemplate  = []byte{0, actPopVLAN, 0, 8, 0, 0, 0, 0}
 	resubmitTemplate = mustMarshal(resubmitAction())
 	copyTemplate     = mustMarshal(copyReg1ToMark())
-	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field of
-	// the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
+	// clearInPortTemplate is how ovs-ofctl encodes load:0xffff->NXM_OF_IN_PORT[] in OpenFlow 1.5: a set_field
+	// of the 16-bit NXM field to OFPP_NONE. It is not the 32-bit OXM_OF_IN_PORT.
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
 	// clearCTTemplate is NXAST_CT_CLEAR, which libOpenflow does not build (ovs-actions(7), "The ct_clear
 	// action").
@@ -88,7 +88,8 @@ func setTemplate(name string, width int) [2][]byte {
 	return [2][]byte{mustMarshal(setField(name, zero, nil)), mustMarshal(setField(name, zero, zero))}
 }
 
-// hashTemplate is the selection method that hashes reg3 and one more field, both whole (OVS extension; ovs-ofctl(8), selection_method).
+// hashTemplate is the selection method that hashes reg3 and one more field, both whole (OVS extension;
+// ovs-ofctl(8), selection_method).
 func hashTemplate(name string, width int) []byte {
 	seed, client := field("NXM_NX_REG3", false), field(name, false) // in the order in which Open vSwitch reports them
 	seed.Value, client.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4)), bytesValue(bytes.Repeat([]byte{0xff}, width))
@@ -119,8 +120,8 @@ type ctTemplate struct {
 	addr, portMin int // offsets; 0 if there is none. The highest port follows the lowest
 }
 
-// ctHeaderLen is the length of nx_action_conntrack, natHeaderLen that of nx_action_nat without ranges, cloneHeaderLen that of
-// NXAST_CLONE without actions.
+// ctHeaderLen is the length of nx_action_conntrack, natHeaderLen that of nx_action_nat without ranges,
+// cloneHeaderLen that of NXAST_CLONE without actions.
 const (
 	ctHeaderLen    = 24
 	natHeaderLen   = 16

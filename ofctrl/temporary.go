@@ -12,8 +12,8 @@ import (
 // hardTimeoutAt is the offset of hard_timeout in a flow-mod (OpenFlow 1.5.1 §7.3.4.2).
 const hardTimeoutAt = 28
 
-// AddTemporary adds flows that the switch itself deletes after a time, rounded down to seconds: they go even if this process ends. A flow
-// that is there already starts anew.
+// AddTemporary adds flows that the switch itself deletes after a time, rounded down to seconds: they go even
+// if this process ends. A flow that is there already starts anew.
 func (c *Conn) AddTemporary(ctx context.Context, flows []*flow.Flow, lifetime time.Duration) error {
 	encoder := newEncoder()
 	errs, err := c.doBatch(ctx, "temporary flows", len(flows), func(b []byte, i int, xid uint32) ([]byte, error) {

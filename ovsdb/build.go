@@ -175,7 +175,8 @@ func (b *builder) port(port portRow, i interfaceRow) {
 	b.Ports = append(b.Ports, p)
 }
 
-// deadBy returns why ovs-vswitchd or the kernel passes nothing through a port. A port on which STP or RSTP is disabled forwards.
+// deadBy returns why ovs-vswitchd or the kernel passes nothing through a port. A port on which STP or RSTP is
+// disabled forwards.
 func deadBy(port portRow, i interfaceRow) (dead []string) {
 	if value(i.AdminState) == "down" {
 		dead = append(dead, "Interface.admin_state is down")
@@ -206,8 +207,8 @@ func (b *builder) mirror(m mirrorRow, output string) {
 	}
 }
 
-// oddPorts notes the ports with addresses of which something is not what it is for more than half of them. Where pods are in several VLANs on
-// purpose, there is often no such VLAN. "" is not known.
+// oddPorts notes the ports with addresses of which something is not what it is for more than half of them.
+// Where pods are in several VLANs on purpose, there is often no such VLAN. "" is not known.
 func (b *builder) oddPorts(of func(*Port) string, note string) {
 	count, all, most := map[string]int{}, 0, ""
 	for i := range b.Ports {
@@ -305,8 +306,8 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// oneOwner removes duplicate addresses: the first port that claims one keeps it, a port through which nothing passes only if no other
-// claims it. b.Ports must be sorted by comparePorts.
+// oneOwner removes duplicate addresses: the first port that claims one keeps it, a port through which nothing
+// passes only if no other claims it. b.Ports must be sorted by comparePorts.
 func (b *builder) oneOwner() {
 	owner := map[netip.Addr]int{}
 	for _, passes := range []bool{true, false} {

@@ -37,7 +37,8 @@ type mirrorRow struct {
 	OutputPort *string `ovsdb:"output_port"`
 }
 
-// controllerRow has a status whose sec_since_connect changes every five seconds. Snapshots leave it out, so that they do not change.
+// controllerRow has a status whose sec_since_connect changes every five seconds. Snapshots leave it out, so
+// that they do not change.
 type controllerRow struct {
 	UUID        string            `ovsdb:"_uuid"`
 	Target      string            `ovsdb:"target"`

@@ -20,8 +20,9 @@ import (
 // one transaction arrives as many events.
 const settle = 5 * time.Millisecond
 
-// maxTaken bounds the changes that one session takes, in bytes, and with them its cache. After that a new session lists
-// anew: a bridge with honest changes gets there after hours at most, and loses nothing. A test makes it less.
+// maxTaken bounds the changes that one session takes, in bytes, and with them its cache. After that a new
+// session lists anew: a bridge with honest changes gets there after hours at most, and loses nothing. A test
+// makes it less.
 var maxTaken = 64 << 20
 
 var (
@@ -31,9 +32,9 @@ var (
 	errMuch      = errors.New("many changes have come: listing everything again")
 )
 
-// session is one connection with its monitor. It uses libovsdb's types and cache, but not its client, which decodes in
-// goroutines of its own. libovsdb and the JSON-RPC library panic on some malformed messages; here a panic ends only the
-// session. The session's memory is bounded by maxMessage and maxTaken.
+// session is one connection with its monitor. It uses libovsdb's types and cache, but not its client, which
+// decodes in goroutines of its own. libovsdb and the JSON-RPC library panic on some malformed messages; here
+// a panic ends only the session. The session's memory is bounded by maxMessage and maxTaken.
 type session struct {
 	conn  *boundedConn
 	codec *boundedCodec
@@ -114,7 +115,8 @@ func (s *session) fail(err error) {
 
 func (s *session) close() { s.fail(errLost) }
 
-// call sends a request and waits for its reply. After an error reply must not be read: the reader may still write to it.
+// call sends a request and waits for its reply. After an error reply must not be read: the reader may still
+// write to it.
 func (s *session) call(ctx context.Context, method string, args []any, reply any) error {
 	call := s.rpc.Go(method, args, reply, make(chan *rpc2.Call, 1))
 	var refusal rpc2.ServerError
@@ -147,8 +149,8 @@ func (s *session) transact(ctx context.Context, ops ...ovsdb.Operation) (results
 	return results, nil
 }
 
-// start requests the schema, then all rows and their changes from then on. It recovers from panics, because libovsdb panics on
-// some invalid schemas.
+// start requests the schema, then all rows and their changes from then on. It recovers from panics, because
+// libovsdb panics on some invalid schemas.
 func (s *session) start(ctx context.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -182,7 +184,8 @@ func (s *session) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// update applies changes (ovsdb-server(7), "update2"). Changes that arrive before the first state wait for it.
+// update applies changes (ovsdb-server(7), "update2"). Changes that arrive before the first state wait for
+// it.
 func (s *session) update(params []json.RawMessage) error {
 	select {
 	case <-s.filled:

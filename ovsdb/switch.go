@@ -46,8 +46,8 @@ type Switch struct {
 	LocalTag uint16
 	// FailMode is "secure", "standalone" or "" (standalone).
 	FailMode string
-	// Controllers are the OpenFlow controllers that are configured for the bridge, by target. nkp is not among them: it
-	// dials the bridge's management socket.
+	// Controllers are the OpenFlow controllers that are configured for the bridge, by target. nkp is not
+	// among them: it dials the bridge's management socket.
 	Controllers []Controller
 	// ExternalIDs are the bridge's, SystemIDs those of the Open_vSwitch row.
 	ExternalIDs map[string]string
@@ -100,8 +100,8 @@ type Port struct {
 	// LinkDown reports that a device of the system has no carrier: nothing is at the
 	// other end. For interfaces of other types it is always false.
 	LinkDown bool
-	// Dead is why the switch passes nothing to the port or from it, Limited why it may keep some packets back: each names
-	// a column and its value.
+	// Dead is why the switch passes nothing to the port or from it, Limited why it may keep some packets
+	// back: each names a column and its value.
 	Dead, Limited []string
 
 	mtu string // Interface.mtu; "": not known

@@ -6,8 +6,9 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 )
 
-// Timeouts returns the timeouts in seconds that the database sets for a conntrack zone of a datapath type (ovs-vsctl add-zone-tp), by
-// name, such as tcp_established. It asks the database each time, because old schemas do not have these tables: then it returns an error.
+// Timeouts returns the timeouts in seconds that the database sets for a conntrack zone of a datapath type
+// (ovs-vsctl add-zone-tp), by name, such as tcp_established. It asks the database each time, because old
+// schemas do not have these tables: then it returns an error.
 func (c *Client) Timeouts(ctx context.Context, datapathType string, zone uint16) (map[string]int, error) {
 	_, s, _ := c.state()
 	if s == nil {
@@ -43,7 +44,8 @@ func (c *Client) Timeouts(ctx context.Context, datapathType string, zone uint16)
 	return out, nil
 }
 
-// valueIn returns the value of a column in the row with a UUID, or in the first row if that is nil; with a key that in its map.
+// valueIn returns the value of a column in the row with a UUID, or in the first row if that is nil; with a
+// key that in its map.
 func valueIn(rows []ovsdb.Row, column string, id, key any) any {
 	for _, r := range rows {
 		if id == nil || r["_uuid"] == id {

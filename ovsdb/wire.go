@@ -13,8 +13,8 @@ import (
 	"github.com/cenkalti/rpc2"
 )
 
-// maxMessage bounds one message from the server, in bytes. The longest is the initial state of a bridge: 16 MiB hold some
-// 30,000 ports.
+// maxMessage bounds one message from the server, in bytes. The longest is the initial state of a bridge: 16
+// MiB hold some 30,000 ports.
 const maxMessage = 16 << 20
 
 var errTooLong = fmt.Errorf("the server sends a message of more than %d MiB", maxMessage>>20)
@@ -27,8 +27,8 @@ func dial(ctx context.Context, e endpoint, cfg *tls.Config) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, e.network, e.address)
 }
 
-// boundedConn is a connection that limits the bytes read and sets a deadline for each write, so that a server that reads
-// nothing does not block callers. It has one reader.
+// boundedConn is a connection that limits the bytes read and sets a deadline for each write, so that a server
+// that reads nothing does not block callers. It has one reader.
 type boundedConn struct {
 	net.Conn
 	left  int           // bytes that may be read
@@ -92,8 +92,8 @@ func (c *boundedCodec) why() error {
 	return errLost
 }
 
-// malformed returns the error for a message that cannot be decoded. what is a library's error or panic value; a bounded
-// part of it is quoted, because it may contain text from the server.
+// malformed returns the error for a message that cannot be decoded. what is a library's error or panic value;
+// a bounded part of it is quoted, because it may contain text from the server.
 func malformed(what any) error {
 	return fmt.Errorf("%w: %.120q", errMalformed, fmt.Sprint(what))
 }

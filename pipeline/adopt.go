@@ -19,9 +19,9 @@ func indexOf(es []k8s.Endpoint, at netip.AddrPort) uint32 {
 	return uint32(i)
 }
 
-// Adopt makes the Compiler take over the ids of Service ports that the switch has and, where a group differs from the desired
-// one, the slots of the endpoints, so that a new process moves nothing that an earlier one has not moved. It must be called
-// before the first object is added. Flows must be added before groups.
+// Adopt makes the Compiler take over the ids of Service ports that the switch has and, where a group differs
+// from the desired one, the slots of the endpoints, so that a new process moves nothing that an earlier one
+// has not moved. It must be called before the first object is added. Flows must be added before groups.
 func (x *Comparison) Adopt() { x.adopted, x.idsToAdopt = map[uint32][]slotFlow{}, true }
 
 // slotFlow is a flow of tableWide.
@@ -100,7 +100,8 @@ func (x *Comparison) adopt(g *flow.Group) {
 // maxInstalledSlots bounds the tables that are read from a switch.
 const maxInstalledSlots = 1 << 20
 
-// installedSlots returns the table by which a group and its flows choose, with indexes into es; nil if it cannot be one of nkp's.
+// installedSlots returns the table by which a group and its flows choose, with indexes into es; nil if it
+// cannot be one of nkp's.
 func installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
 	weights, owners := make([]int, len(g.Buckets)), make(slots, len(g.Buckets))
 	size := 0
@@ -134,7 +135,8 @@ func installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
 	return t.shortest()
 }
 
-// exchange replaces desired objects of Service ports by others. Objects that were read before keep what the comparison found.
+// exchange replaces desired objects of Service ports by others. Objects that were read before keep what the
+// comparison found.
 func (x *Comparison) exchange(was, now *objects) {
 	c := x.c
 	found := map[uint64]bool{} // desired before: is it on the switch

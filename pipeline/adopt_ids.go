@@ -9,9 +9,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// A new process finds out from the switch which ids an earlier one gave. Most are those that Load gives, too; the others show
-// as flows that differ. The Service port that has most of an id's installed frontends takes the id over. An id that nobody
-// takes over rests: its Service port was deleted meanwhile.
+// A new process finds out from the switch which ids an earlier one gave. Most are those that Load gives, too;
+// the others show as flows that differ. The Service port that has most of an id's installed frontends takes
+// the id over. An id that nobody takes over rests: its Service port was deleted meanwhile.
 
 // A place is where a Service port is served; the zero Addr: at a NodePort.
 type place struct {
@@ -21,8 +21,8 @@ type place struct {
 	port     uint16
 }
 
-// A claim is how many of an id's installed frontends a Service port has. Cluster IPs decide, which are not given to another
-// Service as easily as other addresses.
+// A claim is how many of an id's installed frontends a Service port has. Cluster IPs decide, which are not
+// given to another Service as easily as other addresses.
 type claim struct{ clusterIPs, others int }
 
 func (a claim) less(b claim) bool {
@@ -35,7 +35,8 @@ type claimant struct {
 	clusterIP bool
 }
 
-// adoptIDs makes the Compiler take over the ids that the flows read so far show, and lets those rest that nobody has.
+// adoptIDs makes the Compiler take over the ids that the flows read so far show, and lets those rest that
+// nobody has.
 func (x *Comparison) adoptIDs() {
 	c := x.c
 	claims := map[uint32]map[k8s.PortName]claim{} // of the ids on the switch of which some flow differs
@@ -98,7 +99,8 @@ func placeOf(m *flow.Match) place {
 	return at
 }
 
-// heirs returns the id that each Service port takes over. Each has one id at most, and each id one Service port.
+// heirs returns the id that each Service port takes over. Each has one id at most, and each id one Service
+// port.
 func heirs(claims map[uint32]map[k8s.PortName]claim) map[k8s.PortName]uint32 {
 	taken, by := map[k8s.PortName]uint32{}, map[k8s.PortName]claim{}
 	for _, id := range slices.Sorted(maps.Keys(claims)) {
@@ -116,8 +118,8 @@ func heirs(claims map[uint32]map[k8s.PortName]claim) map[k8s.PortName]uint32 {
 	return taken
 }
 
-// assignAgain gives Service ports the ids that they take over. Those that have an id of the claims, which is not theirs, get
-// another one.
+// assignAgain gives Service ports the ids that they take over. Those that have an id of the claims, which is
+// not theirs, get another one.
 func (x *Comparison) assignAgain(claims map[uint32]map[k8s.PortName]claim, heirs map[k8s.PortName]uint32) {
 	c := x.c
 	var moved []*placed
@@ -133,8 +135,9 @@ func (x *Comparison) assignAgain(claims map[uint32]map[k8s.PortName]claim, heirs
 	}
 	slices.SortFunc(moved, func(a, b *placed) int { return a.sp.Name.Compare(b.sp.Name) })
 
-	// First all give up what they have, then those inherit who do, then what is left over rests, then the others get what is
-	// free. Objects are exchanged all at once: one Service port's new ones can be another's old ones.
+	// First all give up what they have, then those inherit who do, then what is left over rests, then the
+	// others get what is free. Objects are exchanged all at once: one Service port's new ones can be
+	// another's old ones.
 	var was, now objects
 	for _, p := range moved {
 		was.append(c.compilePort(p))

@@ -10,17 +10,19 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Session affinity by client address. A pin is a learned flow that binds a client's address to an endpoint. A packet that opens
-// a connection is resubmitted to tablePins, where its pin loads the client's endpoint into reg2, then to tablePinned, which
-// translates to that endpoint if it is still in force. Otherwise a group picks one by a hash of the client's address and of a seed in
-// reg3, and tableLearn pins it. Only new connections match a pin, so its idle timeout runs from the last new connection, as in
-// kube-proxy. The seed is the same for all clients and changes while clients choose (Layout.Seed), so that a client whose pin has
+// Session affinity by client address. A pin is a learned flow that binds a client's address to an endpoint. A
+// packet that opens a connection is resubmitted to tablePins, where its pin loads the client's endpoint into
+// reg2, then to tablePinned, which translates to that endpoint if it is still in force. Otherwise a group
+// picks one by a hash of the client's address and of a seed in reg3, and tableLearn pins it. Only new
+// connections match a pin, so its idle timeout runs from the last new connection, as in kube-proxy. The seed
+// is the same for all clients and changes while clients choose (Layout.Seed), so that a client whose pin has
 // expired chooses anew, and connections that it opens at once all choose the same endpoint
 // (docs/decisions/0024-affinity-chooses-by-a-seed.md).
 //
-// Source addresses can be spoofed, so pins are bounded: per Service port by the learn action's limit, which the switch enforces, and in
-// total by Layout.NoPins, a flow that nkp installs while there are too many. A client without a pin chooses without the seed: it
-// keeps its endpoint by the hash of its address, as long as the endpoints stay the same.
+// Source addresses can be spoofed, so pins are bounded: per Service port by the learn action's limit, which
+// the switch enforces, and in total by Layout.NoPins, a flow that nkp installs while there are too many. A
+// client without a pin chooses without the seed: it keeps its endpoint by the hash of its address, as long as
+// the endpoints stay the same.
 
 // Bits of reg3 while a client of session affinity chooses. The other bits are the seed.
 const (
@@ -38,17 +40,19 @@ const endpointIDBit = 1 << 30
 const MaxAffinitySeconds = 65535
 
 // The largest group Open vSwitch can describe has 65,463 bytes of buckets: asked for a larger one
-// (OFPMP_GROUP_DESC, by any controller), Open vSwitch 3.1.0 overflows a length field and may abort. A bucket of an affinity group takes 48.
+// (OFPMP_GROUP_DESC, by any controller), Open vSwitch 3.1.0 overflows a length field and may abort. A bucket
+// of an affinity group takes 48.
 const (
 	maxAffinityBuckets = 1024
 	maxAffinityParts   = 15
-	// MaxAffinityEndpoints is how many endpoints a Service port with session affinity can have; the rest are left
-	// out, and Compiler.Missing reports it.
+	// MaxAffinityEndpoints is how many endpoints a Service port with session affinity can have; the rest are
+	// left out, and Compiler.Missing reports it.
 	MaxAffinityEndpoints = maxAffinityBuckets * maxAffinityParts
 )
 
 // DefaultAffinityLimit is how many clients of a Service port have a pin at most. At this size a client
-// without a pin costs the switch about as much CPU time as one that gets a pin (docs/decisions/0014-pins-are-bounded.md).
+// without a pin costs the switch about as much CPU time as one that gets a pin
+// (docs/decisions/0014-pins-are-bounded.md).
 const DefaultAffinityLimit = 10_000
 
 // pinTimeout returns the idle timeout of a Service port's pins in seconds; 0 without session affinity.
@@ -87,12 +91,13 @@ func setChoice(value, mask uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg3, Value: uint64(value), Mask: uint64(mask)}
 }
 
-// Seed returns the flow that loads the seed of session affinity's choices, of which the low 29 bits of seed count. Without it
-// clients choose by their address alone. Like NoPins, which replaces it, it is not part of a Compiler's State.
+// Seed returns the flow that loads the seed of session affinity's choices, of which the low 29 bits of seed
+// count. Without it clients choose by their address alone. Like NoPins, which replaces it, it is not part of
+// a Compiler's State.
 func (l Layout) Seed(seed uint32) *flow.Flow { return l.chooser(cookieSeed, seed&seedMask) }
 
-// NoPins returns the flow that keeps the switch from adding pins for any Service port. Existing pins stay in force. The flow is
-// not part of a Compiler's State, because it depends on traffic.
+// NoPins returns the flow that keeps the switch from adding pins for any Service port. Existing pins stay in
+// force. The flow is not part of a Compiler's State, because it depends on traffic.
 func (l Layout) NoPins() *flow.Flow { return l.chooser(cookieNoPins, choosePinless) }
 
 // chooser returns the flow of tableSeed: both Seed and NoPins have its key.
@@ -105,8 +110,8 @@ func (l Layout) chooser(kind uint64, choice uint32) *flow.Flow {
 	return f
 }
 
-// affinityGroup adds the select group that spreads clients over the endpoints of a set, and the flows that translate to a
-// pinned endpoint.
+// affinityGroup adds the select group that spreads clients over the endpoints of a set, and the flows that
+// translate to a pinned endpoint.
 func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 	es = es[:min(len(es), MaxAffinityEndpoints)]
 	g := &flow.Group{ID: s.group(p), Method: flow.HashSrc}
@@ -115,8 +120,8 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 	}
 	parts := [][]k8s.Endpoint{es}
 	if len(es) > maxAffinityBuckets {
-		// Two levels: the top group selects a part, the part's group an endpoint. The hash includes the bucket id, so that the two selections
-		// are independent.
+		// Two levels: the top group selects a part, the part's group an endpoint. The hash includes the
+		// bucket id, so that the two selections are independent.
 		n := (len(es) + maxAffinityBuckets - 1) / maxAffinityBuckets
 		parts = slices.Collect(slices.Chunk(es, (len(es)+n-1)/n))
 		top := g
@@ -149,8 +154,9 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 	s.add(tablePinned, 50, s.id, s.marked(p), s.resubmit(tableSeed), flow.ToGroup{ID: s.group(p)})
 }
 
-// endpointIDs returns a number for reg2 for each endpoint. It stays the same when others come and go, so that a pin never refers
-// to a different endpoint, and so that the hash of a select group, which includes the bucket id, remaps no client unnecessarily.
+// endpointIDs returns a number for reg2 for each endpoint. It stays the same when others come and go, so that
+// a pin never refers to a different endpoint, and so that the hash of a select group, which includes the
+// bucket id, remaps no client unnecessarily.
 func endpointIDs(lists ...[]k8s.Endpoint) map[netip.AddrPort]uint32 {
 	ids := map[netip.AddrPort]uint32{}
 	taken := map[uint32]bool{}

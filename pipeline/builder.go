@@ -12,7 +12,8 @@ import (
 type objects struct {
 	flows  []*flow.Flow
 	groups []*flow.Group
-	// shared flows may be needed by several sources, which all define them identically. A flow stays until its last source is gone.
+	// shared flows may be needed by several sources, which all define them identically. A flow stays until
+	// its last source is gone.
 	shared []*flow.Flow
 }
 
@@ -98,8 +99,8 @@ func setMark(value, mask uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg1, Value: uint64(value), Mask: uint64(mask)}
 }
 
-// newConnection matches tracked packets of connections without a reply so far. opening matches these and untracked packets:
-// those that bypassed conntrack because they open a connection (table 3).
+// newConnection matches tracked packets of connections without a reply so far. opening matches these and
+// untracked packets: those that bypassed conntrack because they open a connection (table 3).
 var (
 	newConnection = flow.Bits{Value: flow.CTNew | flow.CTTracked, Mask: flow.CTNew | flow.CTTracked}
 	opening       = flow.Bits{Mask: flow.CTEst | flow.CTRel | flow.CTInvalid}

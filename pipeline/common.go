@@ -10,10 +10,11 @@ import (
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// Bits of reg0. Bits 0-1: the k8s.ClientKind of the sender. Bit 2: it is addressed to the node, where NodePorts are. Bit 4: it is
-// ICMP, and its connection was looked up. Bit 5: its source address must have been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the
-// pipeline used bit 3 for that, with another check. It is not used again, because the datapath's cached flows of such a version
-// still set it for some time after an upgrade. Bits 8-22: near.go.
+// Bits of reg0. Bits 0-1: the k8s.ClientKind of the sender. Bit 2: it is addressed to the node, where
+// NodePorts are. Bit 4: it is ICMP, and its connection was looked up. Bit 5: its source address must have
+// been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the pipeline used bit 3 for
+// that, with another check. It is not used again, because the datapath's cached flows of such a version still
+// set it for some time after an upgrade. Bits 8-22: near.go.
 const (
 	sourceMask  = 3
 	toNode      = 4
@@ -69,11 +70,12 @@ const (
 	prioLast        = 0
 )
 
-// Source ports of masqueraded connections; as many connections may be open to one endpoint. They end below the NodePorts (the
-// API server's default --service-node-port-range, 30000 to 32767). Zone 1002 does not see the NodePort connections of zone
-// 1001, so it could assign a port at which the endpoint's own NodePort connection arrives; its packets would be taken for
-// replies. They are also below the kernel's default range for the node's own connections (net.ipv4.ip_local_port_range, 32768
-// to 60999); where that reaches below, Config has others of them.
+// Source ports of masqueraded connections; as many connections may be open to one endpoint. They end below
+// the NodePorts (the API server's default --service-node-port-range, 30000 to 32767). Zone 1002 does not see
+// the NodePort connections of zone 1001, so it could assign a port at which the endpoint's own NodePort
+// connection arrives; its packets would be taken for replies. They are also below the kernel's default range
+// for the node's own connections (net.ipv4.ip_local_port_range, 32768 to 60999); where that reaches below,
+// Config has others of them.
 const (
 	MasqueradePortMin = 1024
 	MasqueradePortMax = 29999
@@ -84,8 +86,8 @@ var nodePorts = []flow.Bits{
 	{Value: 0x7530, Mask: 0xfff0}, {Value: 0x7540, Mask: 0xffc0}, {Value: 0x7580, Mask: 0xff80}, {Value: 0x7600, Mask: 0xfe00}, {Value: 0x7800, Mask: 0xf800},
 }
 
-// NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only in the node's
-// neighbour table and in table 30. Locally administered.
+// NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only
+// in the node's neighbour table and in table 30. Locally administered.
 var NextHopMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 1}
 
 // rejectMaxLen is how much of a refused packet the controller needs to see: an ICMPv6 error quotes at most
@@ -180,10 +182,11 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 	from(prioFromAny, ethIs(f), anyone)
 }
 
-// track adds table 3. A SYN to a Service range needs no conntrack lookup before its Service is known, because the commit takes
-// an existing entry into account (a retransmitted SYN keeps its endpoint, one on a finished connection begins another). Only
-// ClusterIPs without session affinity take such packets. For every other frontend, which may be inside a Service range too, and for
-// packets that are refused or dropped there, serviceDefaults sends the packet to conntrack.
+// track adds table 3. A SYN to a Service range needs no conntrack lookup before its Service is known, because
+// the commit takes an existing entry into account (a retransmitted SYN keeps its endpoint, one on a finished
+// connection begins another). Only ClusterIPs without session affinity take such packets. For every other
+// frontend, which may be inside a Service range too, and for packets that are refused or dropped there,
+// serviceDefaults sends the packet to conntrack.
 func (b *builder) track() {
 	for _, p := range b.ServiceCIDRs {
 		m := b.near(tableTrack, prioNear, nearService, flow.Match{}, notToNode(toNet(p)))
@@ -197,8 +200,8 @@ func (b *builder) track() {
 	}
 }
 
-// icmpErrors translates ICMP errors, both the outer header and the quoted packet. An error belongs to the connection of
-// the quoted packet (ct_state rel). A plain ct(nat) is not enough for a Service's connections:
+// icmpErrors translates ICMP errors, both the outer header and the quoted packet. An error belongs to the
+// connection of the quoted packet (ct_state rel). A plain ct(nat) is not enough for a Service's connections:
 //   - The kernel translates an error about the endpoint's packets, which is in the client's direction, only when it commits
 //     (net/openvswitch/conntrack.c, ovs_ct_nat).
 //   - Open vSwitch's userspace conntrack mistakes an outer ICMPv6 header for one of the quoted protocol when it adjusts the
@@ -243,12 +246,14 @@ func notToNode(m flow.Match) flow.Match {
 // serviceDefaults adds the flows of table 1 that belong to no Service, and the reject table.
 func (b *builder) serviceDefaults() {
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
-	// A known connection without a reply is still new. The userspace datapath has already translated its packet. The
-	// kernel's ct(nat) does not translate it (net/openvswitch/conntrack.c, ovs_ct_nat): it still has the Service's address
-	// and goes to the Service's group again, whose ct(commit,nat) applies the endpoint that was chosen first.
+	// A known connection without a reply is still new. The userspace datapath has already translated its
+	// packet. The kernel's ct(nat) does not translate it (net/openvswitch/conntrack.c, ovs_ct_nat): it still
+	// has the Service's address and goes to the Service's group again, whose ct(commit,nat) applies the
+	// endpoint that was chosen first.
 	//
-	// Table 2 reads reg1, not ct_mark: of packets that reach the kernel's ct(commit) together, only the first leaves it
-	// with the mark in its key (ovs_ct_set_mark: a mark that the connection has already is not written to the key).
+	// Table 2 reads reg1, not ct_mark: of packets that reach the kernel's ct(commit) together, only the first
+	// leaves it with the mark in its key (ovs_ct_set_mark: a mark that the connection has already is not
+	// written to the key).
 	for _, mark := range []uint32{markService, markService | markMasquerade} {
 		bits := flow.Bits{Value: mark, Mask: markService | markMasquerade}
 		next := append([]flow.Action{setMark(mark, markService|markMasquerade)}, b.counted(b.resubmit(tableOutput))...)
@@ -268,8 +273,9 @@ func (b *builder) serviceDefaults() {
 	}
 	for _, p := range b.ServiceCIDRs {
 		drop(prioUnallocated, b.near(tableServices, prioNear, nearService, opensService, notToNode(toNet(p))))
-		// Nothing translates a packet that conntrack takes for invalid. It would go to the router, and come back from it until its hop
-		// limit is used up. Table 30 drops those of which this shows only after the choice of an endpoint.
+		// Nothing translates a packet that conntrack takes for invalid. It would go to the router, and come
+		// back from it until its hop limit is used up. Table 30 drops those of which this shows only after
+		// the choice of an endpoint.
 		invalid := flow.Bits{Value: flow.CTTracked | flow.CTInvalid, Mask: flow.CTTracked | flow.CTInvalid}
 		m := b.near(tableServices, prioNear, nearService, flow.Match{CTState: invalid}, notToNode(toNet(p)))
 		m.CTState = invalid
@@ -286,13 +292,15 @@ func (b *builder) serviceDefaults() {
 	b.refuse()
 }
 
-// fromNodePorts commits direct TCP connections whose source is an address of the node with a port that may be a NodePort: the kernel's
-// masquerading takes any port from 1024 on. Without an entry their answers, which are addressed to that port, would be taken for
-// connections to the NodePort. As a guard does, the commit moves a connection to another port if an entry has its reply direction
-// already: here the entry of a NodePort's client that has the endpoint's address and port.
+// fromNodePorts commits direct TCP connections whose source is an address of the node with a port that may be
+// a NodePort: the kernel's masquerading takes any port from 1024 on. Without an entry their answers, which
+// are addressed to that port, would be taken for connections to the NodePort. As a guard does, the commit
+// moves a connection to another port if an entry has its reply direction already: here the entry of a
+// NodePort's client that has the endpoint's address and port.
 //
-// A NodePort's answers to a client, which have the same addresses and ports, can pass the bridge a second time, from the router, and must
-// not be committed. In TCP they are no SYNs; in UDP nothing distinguishes them.
+// A NodePort's answers to a client, which have the same addresses and ports, can pass the bridge a second
+// time, from the router, and must not be committed. In TCP they are no SYNs; in UDP nothing distinguishes
+// them.
 func (b *builder) fromNodePorts() {
 	for _, f := range families {
 		commit := flow.CT{Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput)}
@@ -308,7 +316,8 @@ func (b *builder) fromNodePorts() {
 	}
 }
 
-// output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared (hairpin).
+// output is table 2: masquerade in its own zone, then the exit. The hairpin flows of pods are shared
+// (hairpin).
 func (b *builder) output() {
 	for _, f := range families {
 		if ip, ok := b.masqueradeIP(f); ok {
@@ -345,10 +354,11 @@ func firstWay(ethType uint16, mark uint32) flow.Match {
 	}
 }
 
-// masqueradeAs returns the actions that give a connection the source address ip, so that replies come back to the bridge.
-// If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated and creates no connection.
-// Table 30 drops such packets. It recognizes them by their ct_mark, because every connection that exists gets one here.
-// ct_state's snat bit shows the same, but a NIC cannot match it (docs/decisions/0022-no-nat-bits.md).
+// masqueradeAs returns the actions that give a connection the source address ip, so that replies come back to
+// the bridge. If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated
+// and creates no connection. Table 30 drops such packets. It recognizes them by their ct_mark, because every
+// connection that exists gets one here. ct_state's snat bit shows the same, but a NIC cannot match it
+// (docs/decisions/0022-no-nat-bits.md).
 func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	return []flow.Action{
 		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},
@@ -359,9 +369,10 @@ func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	}
 }
 
-// masqueradeNode commits, without translation, connections whose source is the masquerade address already: a translation to the
-// same address may keep the port and so change nothing. The entry keeps other connections from being masqueraded to that port.
-// It gets a mark as those do, so that the replies of both share cached flows.
+// masqueradeNode commits, without translation, connections whose source is the masquerade address already: a
+// translation to the same address may keep the port and so change nothing. The entry keeps other connections
+// from being masqueraded to that port. It gets a mark as those do, so that the replies of both share cached
+// flows.
 func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 	own := m
 	own.Src = host(ip)
@@ -370,10 +381,10 @@ func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 	})
 }
 
-// nodeAsEndpoint adds the flows for Services whose endpoint is the node itself. Masqueraded as the node, a packet would have
-// its destination as its source address, and the kernel drops such packets. Clients keep their addresses instead, as they do
-// when kube-proxy delivers to a local process, because the node's replies pass the bridge in any case. The node as its own
-// client gets the hairpin address.
+// nodeAsEndpoint adds the flows for Services whose endpoint is the node itself. Masqueraded as the node, a
+// packet would have its destination as its source address, and the kernel drops such packets. Clients keep
+// their addresses instead, as they do when kube-proxy delivers to a local process, because the node's replies
+// pass the bridge in any case. The node as its own client gets the hairpin address.
 func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 	toIt := func(mark uint32) flow.Match {
 		m := firstWay(ethTypeOf(ip), mark)
@@ -402,10 +413,10 @@ func (b *builder) hairpin(pod netip.Addr) {
 	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 
-// routes adds the node's routes to table 30, for what the node sends to NextHopMAC and what others send to the node.
-// The default routes lead to the uplink. Other next hops may be behind any port: the bridge has learned which, or the
-// flows of others know it. It forwards what it would route as what LOCAL sends: in its VLAN, and back to the port where
-// it came from, too.
+// routes adds the node's routes to table 30, for what the node sends to NextHopMAC and what others send to
+// the node. The default routes lead to the uplink. Other next hops may be behind any port: the bridge has
+// learned which, or the flows of others know it. It forwards what it would route as what LOCAL sends: in its
+// VLAN, and back to the port where it came from, too.
 func (b *builder) routes() {
 	routes := slices.Clone(b.Routes)
 	for _, f := range families {
@@ -488,16 +499,16 @@ func (b *builder) deliver() {
 		}
 	}
 	leave := b.leave()
-	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag of its own, or untagged for the
-	// native one. So such packets go on as the bridge forwards.
+	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag
+	// of its own, or untagged for the native one. So such packets go on as the bridge forwards.
 	b.add(tableDeliver, prioVLAN, 0, flow.Match{Tagged: true}, leave...)
 	for _, port := range b.VLANPorts {
 		if port != b.Uplink && port != flow.PortLocal {
 			b.add(tableDeliver, prioVLAN, 0, flow.Match{InPort: port}, leave...)
 		}
 	}
-	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods and the node may have
-	// addresses in a Service range; they come first.
+	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods
+	// and the node may have addresses in a Service range; they come first.
 	for _, p := range b.ServiceCIDRs {
 		b.add(tableDeliver, prioUnchanged, cookieDrops, b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
 	}

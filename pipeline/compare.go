@@ -9,9 +9,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Comparison compares a switch with its desired state. It receives the switch's objects one by one, in any order, and keeps
-// those that differ. Only a Compiler's latest Comparison is valid, and only until the next call of Update or Load.
-// A Comparison is not safe for concurrent use, nor concurrently with its Compiler.
+// Comparison compares a switch with its desired state. It receives the switch's objects one by one, in any
+// order, and keeps those that differ. Only a Compiler's latest Comparison is valid, and only until the next
+// call of Update or Load. A Comparison is not safe for concurrent use, nor concurrently with its Compiler.
 type Comparison struct {
 	c       *Compiler
 	number  uint32 // of this comparison; marks matched objects in Compiler.wanted
@@ -37,8 +37,8 @@ func (c *Compiler) Compare() *Comparison {
 	}
 }
 
-// Across allows changes of the Compiler until the next Compare, each of which must be on the switch before anything else is read. What
-// they add counts as found. Only InStep may be asked afterwards.
+// Across allows changes of the Compiler until the next Compare, each of which must be on the switch before
+// anything else is read. What they add counts as found. Only InStep may be asked afterwards.
 func (x *Comparison) Across() { x.c.across = x.number }
 
 // InStep reports whether the switch has all that is desired, and no other flow, group or meter of nkp's.
@@ -56,8 +56,8 @@ func (x *Comparison) InStep() bool {
 	return len(e.set)+len(e.del) == 0
 }
 
-// Flow adds a flow of nkp's that was read from the switch. It keeps f if f differs from the desired state; the caller must not
-// change f afterwards.
+// Flow adds a flow of nkp's that was read from the switch. It keeps f if f differs from the desired state;
+// the caller must not change f afterwards.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
 	x.noteSlot(f)
@@ -66,7 +66,8 @@ func (x *Comparison) Flow(f *flow.Flow) {
 	}
 }
 
-// Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired state.
+// Group adds a group in nkp's range that was read from the switch. It keeps g if g differs from the desired
+// state.
 func (x *Comparison) Group(g *flow.Group) {
 	x.flowsRead()
 	if x.adopted != nil {
@@ -115,8 +116,8 @@ func (x *Comparison) Delta() *flow.Delta {
 	return d
 }
 
-// collect compiles everything to find the missing objects. Each is paired with the object that was read under the same key or
-// id, if any. Objects that were read and have no counterpart are deleted.
+// collect compiles everything to find the missing objects. Each is paired with the object that was read under
+// the same key or id, if any. Objects that were read and have no counterpart are deleted.
 func (x *Comparison) collect(d *flow.Delta) {
 	missing := func(digest uint64) bool { return x.c.wanted[digest] != x.number }
 	flows, groups := maps.Clone(x.flows), maps.Clone(x.groups)
@@ -154,9 +155,9 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 }
 
-// Stale returns filters for the conntrack entries to delete: UDP connections to endpoints that stopped serving while nkp was not
-// running or not connected. It finds these endpoints in the objects that differ, because objects that match the desired state lead
-// only to serving endpoints.
+// Stale returns filters for the conntrack entries to delete: UDP connections to endpoints that stopped
+// serving while nkp was not running or not connected. It finds these endpoints in the objects that differ,
+// because objects that match the desired state lead only to serving endpoints.
 func (x *Comparison) Stale() []flow.CTFilter {
 	x.flowsRead()
 	endpoints := map[uint32][]netip.AddrPort{} // by id of the Service port
@@ -185,8 +186,9 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	return out
 }
 
-// OrphanPins returns the session-affinity flows (pins) to delete: those of learn actions on the switch whose Service port is gone or
-// has another affinity timeout. The pins themselves are never read, because there may be many.
+// OrphanPins returns the session-affinity flows (pins) to delete: those of learn actions on the switch whose
+// Service port is gone or has another affinity timeout. The pins themselves are never read, because there may
+// be many.
 func (x *Comparison) OrphanPins() (out []flow.Learned) {
 	x.flowsRead()
 	layout := &x.c.cfg.Layout

@@ -11,13 +11,14 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Compiler holds the desired state of the switch and keeps it in step with the model. Pass it changes; each call returns
-// the Delta for the switch. Compiling from scratch and compiling change by change result in the same State, but for the slots in
-// which the endpoints are: these follow from the ones before each change, or from those on the switch (Comparison.Adopt). A
-// Compiler is not safe for concurrent use.
+// Compiler holds the desired state of the switch and keeps it in step with the model. Pass it changes; each
+// call returns the Delta for the switch. Compiling from scratch and compiling change by change result in the
+// same State, but for the slots in which the endpoints are: these follow from the ones before each change, or
+// from those on the switch (Comparison.Adopt). A Compiler is not safe for concurrent use.
 //
-// It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and slots, and the configuration, so the
-// flows from before a change can be recompiled when they are needed (docs/decisions/0009-flows-are-not-kept.md).
+// It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and slots,
+// and the configuration, so the flows from before a change can be recompiled when they are needed
+// (docs/decisions/0009-flows-are-not-kept.md).
 type Compiler struct {
 	cfg   Config
 	ids   ids
@@ -30,7 +31,8 @@ type Compiler struct {
 	limits  map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
 
 	flows, groups int // that should be on the switch
-	// wanted maps the digest of each of these to the number of the last Comparison that found it on the switch.
+	// wanted maps the digest of each of these to the number of the last Comparison that found it on the
+	// switch.
 	wanted      map[uint64]uint32
 	seed        maphash.Seed // of the digests
 	comparisons uint32       // begun
@@ -58,7 +60,8 @@ func (c *Compiler) Config() Config { return c.cfg }
 // Flows returns the number of flows that should be on the switch.
 func (c *Compiler) Flows() int { return c.flows }
 
-// MoreSlotFlows returns how many more flows than Flows the slots of the same endpoints can take after many changes.
+// MoreSlotFlows returns how many more flows than Flows the slots of the same endpoints can take after many
+// changes.
 func (c *Compiler) MoreSlotFlows() (more int) {
 	for _, p := range c.ports {
 		for _, set := range k8s.Sets {
@@ -73,8 +76,8 @@ func (c *Compiler) MoreSlotFlows() (more int) {
 // Groups returns the number of groups that should be on the switch.
 func (c *Compiler) Groups() int { return c.groups }
 
-// State compiles and returns the desired state: tens of megabytes for ten thousand Services. To compare it with a switch
-// use Compare, which needs almost no memory.
+// State compiles and returns the desired state: tens of megabytes for ten thousand Services. To compare it
+// with a switch use Compare, which needs almost no memory.
 func (c *Compiler) State() *flow.State {
 	s := flow.NewState()
 	for _, m := range c.Meters() {
@@ -107,7 +110,8 @@ func (c *Compiler) each(do func(*objects)) {
 	}
 }
 
-// Load adds the initial Service ports (nil: deleted before that). It returns no Delta: Compare finds what has to be sent.
+// Load adds the initial Service ports (nil: deleted before that). It returns no Delta: Compare finds what has
+// to be sent.
 func (c *Compiler) Load(ports map[k8s.PortName]*k8s.ServicePort) {
 	for _, n := range slices.SortedFunc(maps.Keys(ports), k8s.PortName.Compare) {
 		if sp := ports[n]; sp != nil {
@@ -126,8 +130,8 @@ func (c *Compiler) Update(changes map[k8s.PortName]*k8s.ServicePort) *flow.Delta
 	return e.delta()
 }
 
-// update applies the new state of some Service ports, in the order of their names. All old objects are removed before new
-// ones are added: an address may move from one Service to another.
+// update applies the new state of some Service ports, in the order of their names. All old objects are
+// removed before new ones are added: an address may move from one Service to another.
 func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 	names := slices.SortedFunc(maps.Keys(changes), k8s.PortName.Compare)
 	var added []objects
@@ -171,8 +175,8 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 	}
 }
 
-// assign records a Service port and its id: that of old, which was there before, or a new one. It returns nil if there is no
-// id to be had.
+// assign records a Service port and its id: that of old, which was there before, or a new one. It returns nil
+// if there is no id to be had.
 func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *placed {
 	p := &placed{sp: sp}
 	if old != nil {
@@ -189,8 +193,8 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 	return p
 }
 
-// add adds the objects of one Service port, or the common ones. It counts references to shared flows, and calls newFlow and newGroup for
-// each object that was not wanted before.
+// add adds the objects of one Service port, or the common ones. It counts references to shared flows, and
+// calls newFlow and newGroup for each object that was not wanted before.
 func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow.Group)) {
 	add := func(f *flow.Flow, digest uint64) {
 		c.flows++
@@ -237,8 +241,9 @@ func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*f
 	}
 }
 
-// Reconfigure switches to a new configuration and returns the changes for the switch. Services are recompiled only if a setting
-// that they depend on has changed: adding or removing a pod recompiles none. It fails if the layout differs.
+// Reconfigure switches to a new configuration and returns the changes for the switch. Services are recompiled
+// only if a setting that they depend on has changed: adding or removing a pod recompiles none. It fails if
+// the layout differs.
 func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
@@ -298,7 +303,8 @@ func (c *Compiler) Endpoints(f func(netip.Addr)) {
 	}
 }
 
-// ExternalAddresses calls f for each address of a Service that is neither in a Service range nor the node's; for some several times.
+// ExternalAddresses calls f for each address of a Service that is neither in a Service range nor the node's;
+// for some several times.
 func (c *Compiler) ExternalAddresses(f func(netip.Addr)) {
 	for _, p := range c.ports {
 		p.sp.EachExternalAddress(f)
@@ -325,7 +331,8 @@ func (c *Compiler) nameOf(id uint32) (k8s.PortName, bool) {
 	return k8s.PortName{}, false
 }
 
-// Objects returns the flows and groups of one Service port as they should be on the switch, shared ones excluded.
+// Objects returns the flows and groups of one Service port as they should be on the switch, shared ones
+// excluded.
 func (c *Compiler) Objects(n k8s.PortName) ([]*flow.Flow, []*flow.Group) {
 	p := c.ports[n]
 	if p == nil {

@@ -30,26 +30,31 @@ type Config struct {
 	NodeIPs []netip.Addr
 	// LocalIPs are all addresses of the node, NodeIPs among them: NodePorts are served at each.
 	LocalIPs []netip.Addr
-	// NodeElsewhere are the families of which the node's addresses are not on this bridge. Replies sent to them do not come
-	// back here, so nothing can be masqueraded as the node.
+	// NodeElsewhere are the families of which the node's addresses are not on this bridge. Replies sent to
+	// them do not come back here, so nothing can be masqueraded as the node.
 	NodeElsewhere []k8s.Family
-	// HairpinIPs, at most one of each family, are addresses that exist only on this bridge. They replace the source address of
-	// a client that is its own endpoint where the node's address cannot: of the node itself, and of pods of a family in NodeElsewhere.
+	// HairpinIPs, at most one of each family, are addresses that exist only on this bridge. They replace the
+	// source address of a client that is its own endpoint where the node's address cannot: of the node
+	// itself, and of pods of a family in NodeElsewhere.
 	HairpinIPs []netip.Addr
 	// NodeMAC is the MAC of the bridge's LOCAL port, if the node's addresses live there.
 	NodeMAC flow.MAC
-	// GatewayMAC is the MAC of the router behind the uplink: the next hop of what no Route of its family covers, too.
+	// GatewayMAC is the MAC of the router behind the uplink: the next hop of what no Route of its family
+	// covers, too.
 	GatewayMAC flow.MAC
-	// Routes are the node's routes over the bridge that lead elsewhere than to GatewayMAC, at most one to a prefix.
+	// Routes are the node's routes over the bridge that lead elsewhere than to GatewayMAC, at most one to a
+	// prefix.
 	Routes []Route
-	// NodeVLAN says that the bridge puts what LOCAL sends into a VLAN, or takes tags from what the uplink does.
+	// NodeVLAN says that the bridge puts what LOCAL sends into a VLAN, or takes tags from what the uplink
+	// does.
 	NodeVLAN bool
 	// NoRouter says that the node has no default route over the bridge.
 	NoRouter bool
 	// Uplink is the OpenFlow port that leads out of the node.
 	Uplink uint32
-	// Detector recognizes pods. Without one no client counts as a pod, and ClusterIP traffic is not masqueraded
-	// (kube-proxy's behaviour without a local detector). If it names a bridge, this one is assumed to be meant.
+	// Detector recognizes pods. Without one no client counts as a pod, and ClusterIP traffic is not
+	// masqueraded (kube-proxy's behaviour without a local detector). If it names a bridge, this one is
+	// assumed to be meant.
 	Detector k8s.Detector
 	// PodPorts are the OpenFlow ports whose interfaces begin with Detector.InterfacePrefix.
 	PodPorts []uint32
@@ -57,7 +62,8 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix
 	// MasqueradeAll masquerades all ClusterIP traffic.
 	MasqueradeAll bool
-	// MasqueradeMin and MasqueradeMax are the source ports of masqueraded connections; 0: MasqueradePortMin and MasqueradePortMax.
+	// MasqueradeMin and MasqueradeMax are the source ports of masqueraded connections; 0: MasqueradePortMin
+	// and MasqueradePortMax.
 	MasqueradeMin, MasqueradeMax uint16
 	// LocalDelivery sends Service packets straight to pods on this bridge, past the gateway.
 	LocalDelivery bool
@@ -65,23 +71,27 @@ type Config struct {
 	AffinityLimit uint32
 	// Counters counts connections, packets and bytes of every Service port, by three flows each.
 	Counters bool
-	// Fragments serves UDP packets in fragments, on the userspace datapath: the kernel's reassembles them (fragments.go).
+	// Fragments serves UDP packets in fragments, on the userspace datapath: the kernel's reassembles them
+	// (fragments.go).
 	Fragments bool
 	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
 	NoGuards bool
-	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can crash on one
-	// (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such translations.
+	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can
+	// crash on one (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such
+	// translations.
 	NoNullNAT bool
 	// Others is what the flows of others in table 0 do. Where there are any, nkp adds none that forwards what
 	// they leave.
 	Others flow.Others
 	// Pods are the pods on this bridge.
 	Pods []Pod
-	// VLANPorts are the OpenFlow ports whose packets the bridge puts into a VLAN, or takes tags of: access ports and trunks.
+	// VLANPorts are the OpenFlow ports whose packets the bridge puts into a VLAN, or takes tags of: access
+	// ports and trunks.
 	VLANPorts []uint32
 	// Senders are the OpenFlow ports of pods, sorted: each has a share of RejectRate of its own.
 	Senders []uint32
-	// NoMeter leaves out the meters on rejects, for switches without meters; OneMeter those of Senders, for switches with few.
+	// NoMeter leaves out the meters on rejects, for switches without meters; OneMeter those of Senders, for
+	// switches with few.
 	NoMeter, OneMeter bool
 	// RejectRate bounds the packets per second that are sent to the controller to be refused.
 	RejectRate uint32
@@ -137,7 +147,8 @@ func (c *Config) podHairpinIP(f k8s.Family) (netip.Addr, bool) {
 	return ip, ip.IsValid()
 }
 
-// router returns what decides the routes to frontends on this bridge. No packet to a loopback address comes here.
+// router returns what decides the routes to frontends on this bridge. No packet to a loopback address comes
+// here.
 func (c *Config) router() k8s.Router {
 	r := k8s.Router{Detector: c.Detector, NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll}
 	if c.Detector.Bridge != "" && c.Uplink == 0 {

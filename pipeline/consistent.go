@@ -8,15 +8,17 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Consistent choice (k8s.Consistent): a packet from outside to the frontend goes to tableSlots, before conntrack. There its client's
-// port selects the endpoint. For an endpoint on another node the packet leaves with that endpoint's address and the relay port, and
-// is not tracked here, so that any other node can do the same with the next packet. The endpoint's node recognizes the relay port,
-// restores the frontend's address and port, and goes on as with a packet that reached it first: reg2 remembers the endpoint while
-// conntrack looks the connection up, and table 1 commits it (docs/decisions/0053-consistent-choice.md).
+// Consistent choice (k8s.Consistent): a packet from outside to the frontend goes to tableSlots, before
+// conntrack. There its client's port selects the endpoint. For an endpoint on another node the packet leaves
+// with that endpoint's address and the relay port, and is not tracked here, so that any other node can do the
+// same with the next packet. The endpoint's node recognizes the relay port, restores the frontend's address
+// and port, and goes on as with a packet that reached it first: reg2 remembers the endpoint while conntrack
+// looks the connection up, and table 1 commits it (docs/decisions/0053-consistent-choice.md).
 //
-// A TCP packet in the midst of a connection that the endpoint's node does not know goes on to the endpoint that had the slot before
-// (k8s.Consistent.Seconds). So a change of endpoints breaks no connection whose endpoint serves. It is sent on once: there it
-// goes to that endpoint, whether its connection is known or not.
+// A TCP packet in the midst of a connection that the endpoint's node does not know goes on to the endpoint
+// that had the slot before (k8s.Consistent.Seconds). So a change of endpoints breaks no connection whose
+// endpoint serves. It is sent on once: there it goes to that endpoint, whether its connection is known or
+// not.
 //
 // Fragments of UDP have no ports, and go the way of other frontends.
 
@@ -38,12 +40,13 @@ const (
 	prioNoMore     = 10 // and of all
 )
 
-// placeRanges is up to how many source ranges have a flow in each place where packets enter: at the frontend's address, and at each
-// endpoint here. More of them have one flow each, in tableSlots, so that the flows are a sum of ranges and endpoints, not a product.
+// placeRanges is up to how many source ranges have a flow in each place where packets enter: at the
+// frontend's address, and at each endpoint here. More of them have one flow each, in tableSlots, so that the
+// flows are a sum of ranges and endpoints, not a product.
 const placeRanges = 4
 
-// unranged is in reg2, with the Service port's id, of packets whose client is to be looked up in the source ranges. No endpoint's number
-// has this bit.
+// unranged is in reg2, with the Service port's id, of packets whose client is to be looked up in the source
+// ranges. No endpoint's number has this bit.
 const unranged = 1 << 31
 
 // consistent adds the flows of a Service port's consistent choice.
@@ -132,7 +135,8 @@ func (s *service) consistent() {
 	}
 }
 
-// lookUpRanges adds the flows that mark packets of allowed clients. Those of others go on as if they had entered at no such place.
+// lookUpRanges adds the flows that mark packets of allowed clients. Those of others go on as if they had
+// entered at no such place.
 func (s *service) lookUpRanges(allowed []netip.Prefix, mark flow.Action) {
 	m := ethIs(s.sp.Name.Family)
 	m.Reg[2] = flow.Exactly(unranged | s.id)
@@ -147,7 +151,8 @@ func setReg2(value uint32) flow.Action {
 	return flow.SetField{Field: flow.Reg2, Value: uint64(value), Mask: 0xffffffff}
 }
 
-// inSlot matches packets in tableSlots whose client's port is in a slot; of those whose connection is unknown if id is not 0.
+// inSlot matches packets in tableSlots whose client's port is in a slot; of those whose connection is unknown
+// if id is not 0.
 func (s *service) inSlot(slot int, id uint32) flow.Match {
 	m := s.marked(k8s.Anywhere)
 	m.IPProto = ipProto(s.sp.Name.Protocol)
@@ -167,7 +172,8 @@ func (s *service) allowed(f *k8s.Frontend) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(s.sp.Name.Family.Unspecified(), 0)}
 }
 
-// fromOutside matches packets from outside the cluster to an address and port. The source is external in reg0.
+// fromOutside matches packets from outside the cluster to an address and port. The source is external in
+// reg0.
 func (s *service) fromOutside(to netip.Addr, port uint16) flow.Match {
 	m := toAddr(to)
 	m.IPProto, m.DstPort = ipProto(s.sp.Name.Protocol), port
@@ -197,7 +203,8 @@ func (s *service) sendTo(to netip.AddrPort) []flow.Action {
 	}
 }
 
-// notRelayed returns a line for each endpoint that has the address of the node, where the relay port is a NodePort.
+// notRelayed returns a line for each endpoint that has the address of the node, where the relay port is a
+// NodePort.
 func (c *Config) notRelayed(sp *k8s.ServicePort) (lines []string) {
 	if sp.Consistent == nil {
 		return nil

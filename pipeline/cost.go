@@ -6,9 +6,10 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Cost returns how many flows, groups and buckets a Service port takes at most. It assumes what takes most: fragments, guards and
-// counters, and endpoints of which no two share a guard. Of a table of more than 256 slots it counts these, although some have no flow;
-// of a smaller one the buckets of a new group, of which there are 256 at most after changes.
+// Cost returns how many flows, groups and buckets a Service port takes at most. It assumes what takes most:
+// fragments, guards and counters, and endpoints of which no two share a guard. Of a table of more than 256
+// slots it counts these, although some have no flow; of a smaller one the buckets of a new group, of which
+// there are 256 at most after changes.
 func Cost(z *k8s.Size) int {
 	outside := z.Frontends + z.Firewalled
 	entries := 1 // of a frontend: clients from outside, pods and this node have flows of their own

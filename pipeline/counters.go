@@ -5,14 +5,14 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Packets of Services are resubmitted to tableCount and then continue whatever they match there: its flows have no actions,
-// only counters. So forwarding is the same with and without counters, and each counter has a flow that no change of endpoints
-// touches.
+// Packets of Services are resubmitted to tableCount and then continue whatever they match there: its flows
+// have no actions, only counters. So forwarding is the same with and without counters, and each counter has a
+// flow that no change of endpoints touches.
 //
-// Every packet of a connection is counted once: the one that opens it, which has no ct_mark yet, by reg1; all others by
-// the connection's mark. So a client that retransmits before the first reply opens one connection, also on the kernel
-// datapath, where such packets match the frontend again. TCP SYNs that bypass conntrack (table 3) are the exception: each
-// one counts as an opened connection.
+// Every packet of a connection is counted once: the one that opens it, which has no ct_mark yet, by reg1; all
+// others by the connection's mark. So a client that retransmits before the first reply opens one connection,
+// also on the kernel datapath, where such packets match the frontend again. TCP SYNs that bypass conntrack
+// (table 3) are the exception: each one counts as an opened connection.
 
 // Priorities in tableCount; they identify what a flow counts.
 const (
@@ -24,8 +24,8 @@ const (
 // Tally is the kind of packets that a flow of the counter table counts.
 type Tally uint8
 
-// The packets that open connections (one for each connection), all others of the client's direction, and those of the
-// endpoint's.
+// The packets that open connections (one for each connection), all others of the client's direction, and
+// those of the endpoint's.
 const (
 	TallyNone Tally = iota
 	TallyOpened
@@ -36,7 +36,8 @@ const (
 // CounterTable is the table whose flows count the traffic of Services.
 func (l Layout) CounterTable() uint8 { return l.table(tableCount) }
 
-// Tally returns the Service port and the kind of packets that a flow of the counter table counts, by its cookie and priority.
+// Tally returns the Service port and the kind of packets that a flow of the counter table counts, by its
+// cookie and priority.
 func (c *Compiler) Tally(cookie uint64, priority uint16) (k8s.PortName, Tally) {
 	n, ok := c.Owner(cookie)
 	if !ok {
@@ -53,7 +54,8 @@ func (c *Compiler) Tally(cookie uint64, priority uint16) (k8s.PortName, Tally) {
 	return n, TallyNone
 }
 
-// counters adds the flows that count a Service port's traffic, whether it has endpoints or not: connections outlive them.
+// counters adds the flows that count a Service port's traffic, whether it has endpoints or not: connections
+// outlive them.
 func (s *service) counters() {
 	if !s.Counters {
 		return

@@ -13,13 +13,14 @@ func (l Layout) DropTables() []uint8 {
 	return []uint8{l.table(tableServices), l.table(tableRanges), l.table(tableDeliver)}
 }
 
-// Unserved returns the table and the cookie, to be matched in all bits, of the flows that refuse unserved ports of ClusterIPs.
+// Unserved returns the table and the cookie, to be matched in all bits, of the flows that refuse unserved
+// ports of ClusterIPs.
 func (l Layout) Unserved() (table uint8, cookie uint64) {
 	return l.table(tableServices), l.cookie(cookieStatic, cookieUnserved)
 }
 
-// DropReason returns why a flow that Layout.Drops selects drops or refuses packets, by its table and priority; "" if it is of
-// another version.
+// DropReason returns why a flow that Layout.Drops selects drops or refuses packets, by its table and
+// priority; "" if it is of another version.
 func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 	switch table - l.TableBase {
 	case tableServices:

@@ -37,7 +37,8 @@ func (e *edit) add(o *objects) {
 	e.c.add(o, func(f *flow.Flow) { recordAdded(e.flows, f.Key, f) }, func(g *flow.Group) { recordAdded(e.groups, g.ID, g) })
 }
 
-// recordRemoved records that an object is removed. It existed before this step unless the step itself added it.
+// recordRemoved records that an object is removed. It existed before this step unless the step itself added
+// it.
 func recordRemoved[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	ch, touched := changes[k]
 	if !touched {
@@ -51,8 +52,8 @@ func recordAdded[K comparable, T any](changes map[K]change[T], k K, o *T) {
 	changes[k] = change[T]{before: changes[k].before, after: o}
 }
 
-// trimEqual returns both lists of objects without those that they have in common at their beginnings and ends. For a Service
-// with one endpoint more or less, only its group remains.
+// trimEqual returns both lists of objects without those that they have in common at their beginnings and
+// ends. For a Service with one endpoint more or less, only its group remains.
 func trimEqual(was, now objects) (objects, objects) {
 	was.flows, now.flows = trimEqualEnds(was.flows, now.flows, (*flow.Flow).Equal)
 	was.shared, now.shared = trimEqualEnds(was.shared, now.shared, (*flow.Flow).Equal)
@@ -85,7 +86,8 @@ func (e *edit) meters(was []flow.Meter) {
 	e.del = slices.Sorted(maps.Keys(gone))
 }
 
-// retire records the learned pins to delete: those of a Service port that is gone, or whose affinity timeout has changed.
+// retire records the learned pins to delete: those of a Service port that is gone, or whose affinity timeout
+// has changed.
 func (e *edit) retire(old *placed, now *k8s.ServicePort) {
 	if old.sp.AffinitySeconds > 0 && (now == nil || now.AffinitySeconds != old.sp.AffinitySeconds) {
 		e.learned = append(e.learned, e.c.cfg.Layout.Pins(old.id))

@@ -8,30 +8,34 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Shared reports whether others may have flows in a table of nkp's. That is table 0, where all packets enter the bridge.
+// Shared reports whether others may have flows in a table of nkp's. That is table 0, where all packets enter
+// the bridge.
 func (l Layout) Shared(table uint8) bool { return table == 0 }
 
-// Precedes reports whether packets to a Service can match a foreign flow of a shared table before nkp's flows. They are unicast IP.
+// Precedes reports whether packets to a Service can match a foreign flow of a shared table before nkp's
+// flows. They are unicast IP.
 func (l Layout) Precedes(f *flow.Flow) bool {
 	t, group := f.Match.EthType, f.Match.EthDst[0]&1 != 0 // IEEE 802-2014, 8.2.2: the bit of group addresses
 	return f.Priority >= prioFromAny && !group && (t == 0 || t == flow.EthIPv4 || t == flow.EthIPv6)
 }
 
-// Enters reports whether a packet that enters the bridge can have the conntrack state and the registers of a match: it is not tracked,
-// and its registers are 0.
+// Enters reports whether a packet that enters the bridge can have the conntrack state and the registers of a
+// match: it is not tracked, and its registers are 0.
 func Enters(m *flow.Match) bool {
 	return m.CTState.Value == 0 && m.CTMark.Value == 0 && !slices.ContainsFunc(m.Reg[:], func(r flow.Bits) bool { return r.Value != 0 })
 }
 
-// Ends reports whether the way of a packet that enters the bridge and opens a connection ends with a flow that it matches: it does not
-// go on to another table. Such a packet of TCP is a plain SYN. Fields that Match cannot represent are taken not to match.
+// Ends reports whether the way of a packet that enters the bridge and opens a connection ends with a flow
+// that it matches: it does not go on to another table. Such a packet of TCP is a plain SYN. Fields that Match
+// cannot represent are taken not to match.
 func Ends(f *flow.Flow) bool {
 	m := &f.Match
 	opens := m.TCPFlags.Value == flow.TCPSyn&m.TCPFlags.Mask
 	return m.Unknown == "" && opens && Enters(m) && !slices.ContainsFunc(f.Actions, goesOn)
 }
 
-// goesOn reports whether the packet may go on to another table. That is also assumed of unknown actions, of which goto_table is one.
+// goesOn reports whether the packet may go on to another table. That is also assumed of unknown actions, of
+// which goto_table is one.
 func goesOn(a flow.Action) bool {
 	switch a := a.(type) {
 	case flow.Resubmit, flow.ToGroup, flow.UnknownAction:
@@ -42,7 +46,8 @@ func goesOn(a flow.Action) bool {
 	return false
 }
 
-// order lists nkp's tables in the order in which packets pass through them; those of session affinity count as one.
+// order lists nkp's tables in the order in which packets pass through them; those of session affinity count
+// as one.
 var order = [][]uint8{{tableEntry}, {tableUnSNAT}, {tableTrack}, {tableServices}, {tableFragments}, {tableRanges}, {tablePins, tablePinned, tableSeed, tableLearn},
 	{tableWide}, {tableCount}, {tableReject}, {tableOutput}, {tableDeliver}}
 
@@ -87,10 +92,12 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 	})
 }
 
-// Passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table 0.
+// Passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table
+// 0.
 func (l Layout) Passes() bool { return l.passes() }
 
-// PassedOn reports whether a foreign flow can match a packet that nkp has passed on: IP, with the exit's bit set.
+// PassedOn reports whether a foreign flow can match a packet that nkp has passed on: IP, with the exit's bit
+// set.
 func (l Layout) PassedOn(f *flow.Flow) bool {
 	m := &f.Match
 	return m.Clear31 != l.ExitRegister && (m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
@@ -112,7 +119,8 @@ func counts(a flow.Action, m *flow.Match) bool {
 // GroupID returns the id of the Service port that one of nkp's groups belongs to; 0: to none.
 func (l Layout) GroupID(group uint32) uint32 { return l.groupID(group) }
 
-// Meets reports whether a client's packet to a frontend of some Service can match the protocol, destination and port of m.
+// Meets reports whether a client's packet to a frontend of some Service can match the protocol, destination
+// and port of m.
 func (c *Compiler) Meets(m *flow.Match) bool {
 	for _, p := range c.ports {
 		n := &p.sp.Name

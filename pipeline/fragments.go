@@ -7,19 +7,21 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// UDP packets in fragments, on the userspace datapath. Its conntrack holds the fragments of a packet until it has all of them, looks
-// the packet up, and passes the fragments on in order, each with the state, the mark and the translation of the connection. That is all
-// that an established connection needs. But the first packet of a connection has to find its Service, and only its first fragment has a
-// port (ct_tp_dst). Conntrack takes one action for all fragments: that of the one that arrives last. So the first fragment is made to
-// arrive last, in a zone where a connection gets the Service's mark. All fragments leave it with that mark
-// (docs/decisions/0041-fragments.md):
+// UDP packets in fragments, on the userspace datapath. Its conntrack holds the fragments of a packet until it
+// has all of them, looks the packet up, and passes the fragments on in order, each with the state, the mark
+// and the translation of the connection. That is all that an established connection needs. But the first
+// packet of a connection has to find its Service, and only its first fragment has a port (ct_tp_dst).
+// Conntrack takes one action for all fragments: that of the one that arrives last. So the first fragment is
+// made to arrive last, in a zone where a connection gets the Service's mark. All fragments leave it with that
+// mark (docs/decisions/0041-fragments.md):
 //
 //  1. From zone DNAT, in order. The first fragment goes to zone order. Each later one leaves a copy in zone SNAT and goes to zone order.
 //  2. From zone order, in order again. The first fragment finds its frontend and goes to zone SNAT to be committed, where the
 //     copies wait for it. Later ones are dropped.
 //  3. From zone SNAT, the first fragment and the copies. All have the mark, and go on like packets that found the frontend.
 //
-// Conntrack keeps the fragments of a packet apart by recirculation id, so steps 1 and 2 both happen in table 1 and change no register.
+// Conntrack keeps the fragments of a packet apart by recirculation id, so steps 1 and 2 both happen in table
+// 1 and change no register.
 
 // markRanges is set in reg1 between the steps: loadBalancerSourceRanges apply.
 const markRanges = 0x8
@@ -74,7 +76,8 @@ func (b *builder) fragmentOrder() {
 		flow.SetField{Field: flow.Reg0, Value: noFrontend, Mask: noFrontend}, b.resubmit(tableServices))
 }
 
-// fragments adds the flows for packets in fragments to a UDP frontend with endpoints: m and mark are those of its flow in table 1.
+// fragments adds the flows for packets in fragments to a UDP frontend with endpoints: m and mark are those of
+// its flow in table 1.
 func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8s.Set, mark flow.Action) {
 	if !s.Fragments || m.IPProto != flow.ProtoUDP { // TCP and SCTP segments fit
 		return
@@ -112,9 +115,9 @@ func (s *service) servesNode(f k8s.Frontend) bool {
 	return f.Type == k8s.NodePort || slices.Contains(s.LocalIPs, f.Address)
 }
 
-// byClient adds, once, the group that chooses an endpoint of a set by the client's address, and returns its id. The datapath
-// drops a packet that is recirculated more than six times. On their way through a masqueraded NodePort fragments are, so that there
-// is no pass left for the datapath's hash.
+// byClient adds, once, the group that chooses an endpoint of a set by the client's address, and returns its
+// id. The datapath drops a packet that is recirculated more than six times. On their way through a
+// masqueraded NodePort fragments are, so that there is no pass left for the datapath's hash.
 func (s *service) byClient(p k8s.Set) uint32 {
 	es := s.sp.Endpoints(p)
 	es = es[:min(len(es), maxTranslations)]

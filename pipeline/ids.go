@@ -11,10 +11,11 @@ import (
 
 // ids gives every Service port an id of idBits bits, never 0, which it keeps as long as it exists.
 //
-// An id never passes to another name while anything on the switch or in conntrack can still lead by it: a cached flow, a
-// pin, the mark of a connection. So the id of a port that is gone rests until the caller of Compiler.Release has seen that
-// nothing does. If its name comes back before that, it gets the same id. A flow on the switch says that an id rests, so that
-// the next process knows, too (docs/decisions/0004-ids-without-state.md).
+// An id never passes to another name while anything on the switch or in conntrack can still lead by it: a
+// cached flow, a pin, the mark of a connection. So the id of a port that is gone rests until the caller of
+// Compiler.Release has seen that nothing does. If its name comes back before that, it gets the same id. A
+// flow on the switch says that an id rests, so that the next process knows, too
+// (docs/decisions/0004-ids-without-state.md).
 type ids struct {
 	holders map[uint32]k8s.PortName
 	resting map[uint32]rest
@@ -30,11 +31,14 @@ type rest struct {
 
 const idCount = 1<<idBits - 1 // ids are 1 to idCount
 
-// What rests is bounded, so that nobody uses up the ids, or the switch's memory, by making and deleting Services.
+// What rests is bounded, so that nobody uses up the ids, or the switch's memory, by making and deleting
+// Services.
 const (
-	// MaxResting is how many ids of one namespace can rest; beyond, new ports of it get none. They are 0.4 % of all ids.
+	// MaxResting is how many ids of one namespace can rest; beyond, new ports of it get none. They are 0.4 %
+	// of all ids.
 	MaxResting = 1 << 14
-	// maxWaiting bounds the names that are remembered, a few MiB. A name beyond it gets another id when it comes back.
+	// maxWaiting bounds the names that are remembered, a few MiB. A name beyond it gets another id when it
+	// comes back.
 	maxWaiting = 1 << 15
 )
 
@@ -60,8 +64,8 @@ func newIDs() ids {
 	}
 }
 
-// take gives n an id: the one that waits for it, else the first free one from its home on. It returns 0 if too many of the
-// namespace's ids rest. n must have none.
+// take gives n an id: the one that waits for it, else the first free one from its home on. It returns 0 if
+// too many of the namespace's ids rest. n must have none.
 func (t *ids) take(n k8s.PortName) uint32 {
 	id, waits := t.waiting[n]
 	switch {
@@ -119,8 +123,8 @@ func (t *ids) release(id uint32) {
 	}
 }
 
-// restingObjects returns the flow that says on the switch that an id rests. Only packets that a cached choice of the id's last
-// holder has sent to this table can match, and they are dropped as without the flow.
+// restingObjects returns the flow that says on the switch that an id rests. Only packets that a cached choice
+// of the id's last holder has sent to this table can match, and they are dropped as without the flow.
 func (c *Compiler) restingObjects(id uint32) objects {
 	b := builder{Config: &c.cfg}
 	var m flow.Match
@@ -129,14 +133,16 @@ func (c *Compiler) restingObjects(id uint32) objects {
 	return b.objects
 }
 
-// RestingIDs returns, in order, the ids of Service ports that are gone. No other port gets one of them before Release.
+// RestingIDs returns, in order, the ids of Service ports that are gone. No other port gets one of them before
+// Release.
 func (c *Compiler) RestingIDs() []uint32 { return slices.Sorted(maps.Keys(c.ids.resting)) }
 
 // Resting returns the number of RestingIDs.
 func (c *Compiler) Resting() int { return len(c.ids.resting) }
 
-// Release makes resting ids free for other Service ports, and returns the changes for the switch. The caller has seen that
-// nothing leads by them any more: no flow, group or pin on the switch, no cached flow, and no mark in either conntrack zone.
+// Release makes resting ids free for other Service ports, and returns the changes for the switch. The caller
+// has seen that nothing leads by them any more: no flow, group or pin on the switch, no cached flow, and no
+// mark in either conntrack zone.
 func (c *Compiler) Release(list []uint32) *flow.Delta {
 	e := newEdit(c)
 	for _, id := range list {

@@ -22,28 +22,30 @@ func ReadMark(v uint32) Mark {
 	return Mark{Port: v >> markIDShift, Service: v&markService != 0, Masquerade: v&markMasquerade != 0, Local: v&markLocal != 0}
 }
 
-// PortOfCookie returns the id of the Service port that a flow belongs to, 0 for shared ones; ours is false for a flow that is
-// not nkp's.
+// PortOfCookie returns the id of the Service port that a flow belongs to, 0 for shared ones; ours is false
+// for a flow that is not nkp's.
 func (l Layout) PortOfCookie(cookie uint64) (id uint32, ours bool) {
 	own, mask := l.Cookies()
 	return portID(cookie), cookie&mask == own
 }
 
-// PortObjects returns the cookie, the mask of its bits to match, and the first and last group id of a Service port's own objects.
+// PortObjects returns the cookie, the mask of its bits to match, and the first and last group id of a Service
+// port's own objects.
 func (l Layout) PortObjects(id uint32) (cookie, mask uint64, groupLo, groupHi uint32) {
 	lo := l.group(id, 0, 0)
 	return l.cookie(cookieStatic, id), ^uint64(cookieDrops), lo, lo + (1<<6 - 1)
 }
 
-// ChoosesByHash reports whether a group belongs to a Service port and chooses an endpoint by the datapath's hash of a packet.
+// ChoosesByHash reports whether a group belongs to a Service port and chooses an endpoint by the datapath's
+// hash of a packet.
 func (l Layout) ChoosesByHash(group uint32) bool {
 	first, last := l.Groups()
 	kind := (group - first) >> 4 & 3
 	return group >= first && group <= last && l.groupID(group) != 0 && (kind == groupCluster || kind == groupLocal)
 }
 
-// InstalledEndpoints returns, sorted, the endpoints that the flows and groups in st choose from for new connections of a
-// Service port: those for policy Local if local is set, else those for policy Cluster.
+// InstalledEndpoints returns, sorted, the endpoints that the flows and groups in st choose from for new
+// connections of a Service port: those for policy Local if local is set, else those for policy Cluster.
 func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {
 	r := installed{Layout: l, State: st, id: id, local: local}
 	for _, kinds := range [][2]uint32{{groupCluster, groupLocal}, {groupAffinityCluster, groupAffinityLocal}} {
@@ -100,7 +102,8 @@ func (r *installed) group(id uint32) {
 	}
 }
 
-// flows collects the endpoints of the Service port's flows in a table: for one value of reg2, or for all if pin is nil.
+// flows collects the endpoints of the Service port's flows in a table: for one value of reg2, or for all if
+// pin is nil.
 func (r *installed) flows(table uint8, pin *uint32) {
 	for key, f := range r.State.Flows {
 		if key.Table != r.table(table) || pin != nil && key.Match.Reg[2] != flow.Exactly(*pin) {

@@ -7,7 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Layout is the set of numbers that nkp uses on a bridge, which others may use too. README.md explains each part.
+// Layout is the set of numbers that nkp uses on a bridge, which others may use too. README.md explains each
+// part.
 type Layout struct {
 	// TableBase is added to every table number.
 	TableBase uint8
@@ -60,7 +61,8 @@ const (
 	tableLast      = tableDeliver
 )
 
-// Cookie kinds: bits 39-32 of a cookie. Bits 31 and 30 are cookieDrops and cookieUnserved, bits 21-0 the id of the Service port, or 0.
+// Cookie kinds: bits 39-32 of a cookie. Bits 31 and 30 are cookieDrops and cookieUnserved, bits 21-0 the id
+// of the Service port, or 0.
 const (
 	cookieStatic  = 1
 	cookieLearned = 2
@@ -69,8 +71,9 @@ const (
 	cookieProbe   = 5 // the flows of a Probe
 )
 
-// Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone. cookieUnserved is the
-// bit of the flows for unserved ports, one for each ClusterIP, whose counters are read as a sum.
+// Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone.
+// cookieUnserved is the bit of the flows for unserved ports, one for each ClusterIP, whose counters are read
+// as a sum.
 const (
 	cookieDrops    = 1 << 31
 	cookieUnserved = 1 << 30
@@ -134,8 +137,8 @@ func (l Layout) StaticCookies() (cookie, mask uint64) {
 	return uint64(l.CookiePrefix)<<40 | cookieStatic<<32, 0xffffffff << 32
 }
 
-// VolatileCookies select the flows of nkp's that come and go with traffic: pins, the seed of session affinity or NoPins, and those of
-// a Probe.
+// VolatileCookies select the flows of nkp's that come and go with traffic: pins, the seed of session affinity
+// or NoPins, and those of a Probe.
 func (l Layout) VolatileCookies() []flow.Cookies {
 	prefix := uint64(l.CookiePrefix) << 40
 	return []flow.Cookies{
@@ -160,7 +163,8 @@ func (l Layout) PinTable() uint8 { return l.table(tablePins) }
 // SeedTable returns the table in which a client without a pin gets the seed of its choice.
 func (l Layout) SeedTable() uint8 { return l.table(tableSeed) }
 
-// StaticTables returns the table numbers of a Compiler's flows: all but those of pins and of the seed, which depend on traffic.
+// StaticTables returns the table numbers of a Compiler's flows: all but those of pins and of the seed, which
+// depend on traffic.
 func (l Layout) StaticTables() []uint8 {
 	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() || t == l.SeedTable() })
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Packets that are to be refused go to nkp, at most Config.RejectRate a second. Half of that is for pods, in equal shares: the port of
-// each has a meter of its own, so that a pod that sends many leaves the others their answers. The other half is for all other ports
-// together, with the meter Layout.MeterID: the uplink and the node. Without pods they have the whole.
+// Packets that are to be refused go to nkp, at most Config.RejectRate a second. Half of that is for pods, in
+// equal shares: the port of each has a meter of its own, so that a pod that sends many leaves the others
+// their answers. The other half is for all other ports together, with the meter Layout.MeterID: the uplink
+// and the node. Without pods they have the whole.
 
 // Meters returns the meters that should be on the switch.
 func (c *Compiler) Meters() []flow.Meter {

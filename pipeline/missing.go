@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Missing returns one line for each feature that is limited or left out, with the reason. It is asked for after every change, so that it
-// takes no time for Services without limits.
+// Missing returns one line for each feature that is limited or left out, with the reason. It is asked for
+// after every change, so that it takes no time for Services without limits.
 func (c *Compiler) Missing() []string {
 	var out []string
 	if len(c.cfg.NodeIPs) == 0 {
@@ -36,7 +36,8 @@ func (c *Compiler) noteLimits(sp *k8s.ServicePort) {
 	}
 }
 
-// limitsOf returns the lines of Missing for a Service port. They depend on nothing else of the Config than what sameForServices compares.
+// limitsOf returns the lines of Missing for a Service port. They depend on nothing else of the Config than
+// what sameForServices compares.
 func (c *Config) limitsOf(sp *k8s.ServicePort) (lines []string) {
 	if sp.AffinitySeconds > 0 {
 		if n := max(len(sp.ClusterEndpoints), len(sp.LocalEndpoints)); n > MaxAffinityEndpoints {

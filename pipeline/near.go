@@ -7,20 +7,23 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Open vSwitch before 3.5 tracks prefixes of IPv4 addresses only. Where flows match full IPv6 addresses, it adds all 128 bits to the
-// cached flows of all packets that visit the table, so that the datapath needs one for each address. It compares registers before
-// addresses. So flows that match full IPv6 addresses also match a field of reg0, which counts how many prefixes of such an address
-// the packet's address shares. Flows of higher priority match these prefixes, the shortest first, count, and send the packet through
-// the table again. A packet to another address leaves that at the first prefix that differs, and only this prefix is in its cached
-// flow (docs/decisions/0055-ipv6-by-prefix.md).
+// Open vSwitch before 3.5 tracks prefixes of IPv4 addresses only. Where flows match full IPv6 addresses, it
+// adds all 128 bits to the cached flows of all packets that visit the table, so that the datapath needs one
+// for each address. It compares registers before addresses. So flows that match full IPv6 addresses also
+// match a field of reg0, which counts how many prefixes of such an address the packet's address shares. Flows
+// of higher priority match these prefixes, the shortest first, count, and send the packet through the table
+// again. A packet to another address leaves that at the first prefix that differs, and only this prefix is in
+// its cached flow (docs/decisions/0055-ipv6-by-prefix.md).
 //
-// A packet whose field is 0 is compared in each table again. A field that is too high, because the packet's address was translated
-// since, costs cached flows and changes nothing else. So packets on their way while the flows change match the right ones.
+// A packet whose field is 0 is compared in each table again. A field that is too high, because the packet's
+// address was translated since, costs cached flows and changes nothing else. So packets on their way while
+// the flows change match the right ones.
 
 // nearLengths are the lengths of these prefixes: a site, a node's range.
 var nearLengths = [...]int{48, 64}
 
-// Fields of reg0, of three bits each: how many of nearLengths the packet's address shares with one that flows match.
+// Fields of reg0, of three bits each: how many of nearLengths the packet's address shares with one that flows
+// match.
 const (
 	nearNode    = 1 << 8  // table 0: the destination with an address of the node
 	nearSource  = 1 << 11 // tables 0, 20 and 2: the source with an address of the node
@@ -41,8 +44,8 @@ const (
 // opensService is what all flows for addresses of Services in table 1 match.
 var opensService = flow.Match{CTState: flow.Bits{Mask: flow.CTEst | flow.CTInvalid}}
 
-// near returns m, a match of full IPv6 addresses, with a field of reg0, and adds the flows that count in that field, for packets that
-// also match when. It returns a match of IPv4 addresses as it is.
+// near returns m, a match of full IPv6 addresses, with a field of reg0, and adds the flows that count in that
+// field, for packets that also match when. It returns a match of IPv4 addresses as it is.
 func (b *builder) near(table uint8, priority uint16, field uint32, when, m flow.Match) flow.Match {
 	if m.EthType != flow.EthIPv6 {
 		return m
@@ -66,7 +69,8 @@ func isNear(field uint32, m flow.Match) flow.Match {
 	return m
 }
 
-// nearEntry matches packets to an address of the node in table 0, nearDelivery packets to an address on this bridge in table 30.
+// nearEntry matches packets to an address of the node in table 0, nearDelivery packets to an address on this
+// bridge in table 30.
 func (b *builder) nearEntry(ip netip.Addr) flow.Match {
 	return b.near(tableEntry, prioNearNode, nearNode, flow.Match{}, toAddr(ip))
 }
@@ -75,7 +79,8 @@ func (b *builder) nearDelivery(ip netip.Addr) flow.Match {
 	return b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toAddr(ip))
 }
 
-// toService is near for the address of a Service in table 1. The common part counts for all addresses in the Service ranges.
+// toService is near for the address of a Service in table 1. The common part counts for all addresses in the
+// Service ranges.
 func (b *builder) toService(m flow.Match) flow.Match {
 	if m.EthType == flow.EthIPv6 && slices.ContainsFunc(b.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(m.Dst.Addr()) }) {
 		return isNear(nearService, m)

@@ -33,7 +33,8 @@ func (p *placed) hashed(set k8s.Set) []k8s.Endpoint {
 	return nil
 }
 
-// turn returns the number of the endpoint that comes first when a new table's slots do not divide evenly among n.
+// turn returns the number of the endpoint that comes first when a new table's slots do not divide evenly
+// among n.
 func (p *placed) turn(n int) int { return int(p.id) % n }
 
 // slots returns the table of a set.
@@ -85,7 +86,8 @@ func weights(es []k8s.Endpoint) []int {
 	return out
 }
 
-// reindexed returns the table with indexes into now instead of was. Slots of endpoints that are not in now are vacant.
+// reindexed returns the table with indexes into now instead of was. Slots of endpoints that are not in now
+// are vacant.
 func (t slots) reindexed(was, now []k8s.Endpoint) slots {
 	index := make([]uint32, len(was))
 	for i, e := range was {

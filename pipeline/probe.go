@@ -12,7 +12,8 @@ type Probe struct {
 	Port             k8s.PortName
 	Client, Frontend netip.AddrPort
 	InPort           uint32 // by which the client's packets come
-	// Divert sends the answers to the controller instead of the client, which knows nothing of the connection.
+	// Divert sends the answers to the controller instead of the client, which knows nothing of the
+	// connection.
 	Divert bool
 }
 
@@ -22,9 +23,9 @@ const prioProbe = 1000
 // probeBytes is how much of an answer the controller gets: enough for the headers in an ICMPv6 error.
 const probeBytes = 256
 
-// Probe returns the flows that keep a probe apart from the Service's clients: its packets are not counted and leave no pin. id is that
-// of the Service port. The flows match no other connection. They are not part of a Compiler's State: they are to be added for
-// seconds only.
+// Probe returns the flows that keep a probe apart from the Service's clients: its packets are not counted and
+// leave no pin. id is that of the Service port. The flows match no other connection. They are not part of a
+// Compiler's State: they are to be added for seconds only.
 func (l Layout) Probe(p Probe, id uint32) []*flow.Flow {
 	b := builder{Config: &Config{Layout: l}}
 	add := func(table uint8, m flow.Match, actions ...flow.Action) {
@@ -39,7 +40,8 @@ func (l Layout) Probe(p Probe, id uint32) []*flow.Flow {
 	out.Reg[3] = flow.Exactly(0)
 	add(tableSeed, out, setChoice(choosePinless, 0xffffffff))
 
-	// Open vSwitch compares ct_mark before addresses, so that cached flows of other Services stay as they are.
+	// Open vSwitch compares ct_mark before addresses, so that cached flows of other Services stay as they
+	// are.
 	in := toAddr(p.Client.Addr())
 	in.CTState = flow.Bits{Value: flow.CTTracked | flow.CTReply, Mask: flow.CTTracked | flow.CTReply}
 	in.CTMark = flow.Bits{Value: id<<markIDShift | markService, Mask: markIDMask | markService}

@@ -13,8 +13,8 @@ import (
 // which is served on every address of the node, as in kube-proxy. Flows for a source with a policy of its own
 // (pods, the node) come before those for all sources.
 //
-// A frontend that drops or refuses has a priority of its own (Drops), because Open vSwitch keeps the counters of a flow whose
-// actions change.
+// A frontend that drops or refuses has a priority of its own (Drops), because Open vSwitch keeps the counters
+// of a flow whose actions change.
 const (
 	prioFrontendSource = 310
 	prioFrontend       = 300
@@ -132,7 +132,8 @@ func (s *service) frontend(f *k8s.Frontend) {
 	}
 }
 
-// enter adds one flow of table 1: it leads to the endpoints of a route or, if there are none, rejects or drops the packet.
+// enter adds one flow of table 1: it leads to the endpoints of a route or, if there are none, rejects or
+// drops the packet.
 func (s *service) enter(priority uint16, match flow.Match, f *k8s.Frontend, r k8s.Route, mark flow.Action) {
 	m := match
 	if f.Address.IsValid() {
@@ -160,8 +161,8 @@ func (s *service) enter(priority uint16, match flow.Match, f *k8s.Frontend, r k8
 	s.add(tableServices, priority, s.id, m, append([]flow.Action{mark}, s.choose(r.Set)...)...)
 }
 
-// untranslated returns a line for each frontend of a Service port that is not translated, because the switch can crash on a
-// translation without a change.
+// untranslated returns a line for each frontend of a Service port that is not translated, because the switch
+// can crash on a translation without a change.
 func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	if !c.NoNullNAT {
 		return nil
@@ -181,8 +182,9 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	return lines
 }
 
-// isOwnEndpoint reports whether an endpoint of a set has the frontend's address and port, so that a translation to it
-// would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without ports.
+// isOwnEndpoint reports whether an endpoint of a set has the frontend's address and port, so that a
+// translation to it would change nothing. The userspace datapath before Open vSwitch 3.3 tracks SCTP without
+// ports.
 func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Set) bool {
 	at := s.LocalIPs
 	if f.Address.IsValid() {
@@ -208,8 +210,9 @@ func (s *service) sameTarget(e k8s.Endpoint, at netip.Addr, port uint16) bool {
 // choose picks one endpoint of a set for a marked packet, and counts it.
 func (s *service) choose(p k8s.Set) []flow.Action { return s.counted(s.pick(p)...) }
 
-// pick picks one endpoint of a set for a marked packet. A single endpoint needs no group, whose hash would be one more pass
-// through the datapath, in sixteen cached flows or more for each client (docs/decisions/0054-cached-flows.md).
+// pick picks one endpoint of a set for a marked packet. A single endpoint needs no group, whose hash would be
+// one more pass through the datapath, in sixteen cached flows or more for each client
+// (docs/decisions/0054-cached-flows.md).
 func (s *service) pick(p k8s.Set) []flow.Action {
 	es := s.sp.Endpoints(p)
 	switch {
@@ -291,10 +294,10 @@ func (s *service) translate(e k8s.Endpoint) flow.Action {
 
 // surroundings adds hairpin flows for the endpoints that may be on this node, and guards.
 //
-// A guard commits direct connections to the prefix of an endpoint. Without it, if a client uses one source port
-// through a Service and then directly to the same endpoint, the replies would be translated as if they belonged
-// to the first connection. The guard commits with a source translation that changes nothing, so that conntrack
-// finds the reply tuple taken and assigns the second connection another port
+// A guard commits direct connections to the prefix of an endpoint. Without it, if a client uses one source
+// port through a Service and then directly to the same endpoint, the replies would be translated as if they
+// belonged to the first connection. The guard commits with a source translation that changes nothing, so that
+// conntrack finds the reply tuple taken and assigns the second connection another port
 // (docs/decisions/0002-guards-by-prefix.md).
 func (s *service) surroundings() {
 	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {

@@ -6,26 +6,28 @@ import (
 	"slices"
 )
 
-// The datapath's hash of a packet chooses an endpoint by a table of slots: the low bits of the hash select the slot, and each slot
-// belongs to one endpoint. When endpoints come or go, deal changes the owners of as few slots as the shares allow, so that other
-// choices stay (docs/decisions/0045-slots-stay.md).
+// The datapath's hash of a packet chooses an endpoint by a table of slots: the low bits of the hash select
+// the slot, and each slot belongs to one endpoint. When endpoints come or go, deal changes the owners of as
+// few slots as the shares allow, so that other choices stay (docs/decisions/0045-slots-stay.md).
 
 // slots holds the owner of each slot: the index of an endpoint, or vacant. Its length is a power of two.
 type slots []uint32
 
 const vacant = ^uint32(0)
 
-// A dp_hash group maps the low bits of the hash to buckets through a table of its own: as many slots as the total weight divided
-// by the smallest weight, rounded up to a power of two, at least 16 and at most 256 (OVS: ofproto/ofproto-dpif.c,
-// group_setup_dp_hash_table). Later releases make at least four slots for each bucket, up to 256; see agreed.
+// A dp_hash group maps the low bits of the hash to buckets through a table of its own: as many slots as the
+// total weight divided by the smallest weight, rounded up to a power of two, at least 16 and at most 256
+// (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). Later releases make at least four slots for each
+// bucket, up to 256; see agreed.
 const (
 	minSlots = 16
 	maxSlots = 256
 )
 
-// webster returns the index of the bucket in each slot of a group with these weights, as Open vSwitch lays them out
-// (group_setup_dp_hash_table): each slot goes to the bucket with the highest quotient of weight and 2×slots+1, the first one if
-// several have it. It returns nil if there are no buckets or 256 slots are too few.
+// webster returns the index of the bucket in each slot of a group with these weights, as Open vSwitch lays
+// them out (group_setup_dp_hash_table): each slot goes to the bucket with the highest quotient of weight and
+// 2×slots+1, the first one if several have it. It returns nil if there are no buckets or 256 slots are too
+// few.
 func webster(weights []int) []int {
 	total, least := 0, 0
 	for _, w := range weights {
@@ -55,16 +57,16 @@ func webster(weights []int) []int {
 	return bucket
 }
 
-// agreed reports whether all releases of Open vSwitch map the hash to buckets of these weights in the same way. Releases since
-// September 2024 (3.5.0, and earlier branches) make four slots for each bucket at least, which changes nothing if all weights are
-// equal or there are as many slots anyway.
+// agreed reports whether all releases of Open vSwitch map the hash to buckets of these weights in the same
+// way. Releases since September 2024 (3.5.0, and earlier branches) make four slots for each bucket at least,
+// which changes nothing if all weights are equal or there are as many slots anyway.
 func agreed(weights []int) bool {
 	return sum(weights) >= min(4*len(weights), maxSlots) || !uneven(weights)
 }
 
-// slotCount returns how many slots a new table for endpoints of these weights has: the least that give each endpoint its share
-// within 10 %, because each slot costs the datapath one cached flow. It is 13 % for a few endpoints, whose connections scatter
-// less by themselves. A table that need not grow is large enough.
+// slotCount returns how many slots a new table for endpoints of these weights has: the least that give each
+// endpoint its share within 10 %, because each slot costs the datapath one cached flow. It is 13 % for a few
+// endpoints, whose connections scatter less by themselves. A table that need not grow is large enough.
 func slotCount(weights []int) int {
 	n, within := len(weights), 10
 	switch {
@@ -85,8 +87,9 @@ func slotCount(weights []int) int {
 	return size
 }
 
-// mustGrow reports whether a table of size slots is too small for endpoints of these weights. Their slots may be 20 % off the shares,
-// so that an endpoint that goes moves at most 1.2 times its share; with different weights 2 %, up to 256 slots.
+// mustGrow reports whether a table of size slots is too small for endpoints of these weights. Their slots may
+// be 20 % off the shares, so that an endpoint that goes moves at most 1.2 times its share; with different
+// weights 2 %, up to 256 slots.
 func mustGrow(size int, weights []int) bool {
 	within := 20
 	if size < maxSlots && uneven(weights) {
@@ -126,8 +129,8 @@ func sum(list []int) (total int) {
 	return total
 }
 
-// apportion divides size slots by weight. The slots that are left over go to the largest remainders, in the order of first among
-// equal ones. Each endpoint gets a slot at least.
+// apportion divides size slots by weight. The slots that are left over go to the largest remainders, in the
+// order of first among equal ones. Each endpoint gets a slot at least.
 func apportion(size int, weights []int, first func(a, b int) int) []int {
 	total := sum(weights)
 	shares, order := make([]int, len(weights)), make([]int, len(weights))
@@ -158,8 +161,9 @@ func newShares(weights []int, turn int) []int {
 	return apportion(slotCount(weights), weights, rotated(len(weights), turn))
 }
 
-// newSlots returns the table for these shares when there is no earlier one. Up to maxSlots it is what Open vSwitch makes of
-// bucketWeights. Beyond, each share is laid out in blocks of slots that are equal in as many low bits as possible.
+// newSlots returns the table for these shares when there is no earlier one. Up to maxSlots it is what Open
+// vSwitch makes of bucketWeights. Beyond, each share is laid out in blocks of slots that are equal in as many
+// low bits as possible.
 func newSlots(shares []int) slots {
 	size := sum(shares)
 	t := make(slots, 0, size)
@@ -210,11 +214,13 @@ func (t slots) shortest() slots {
 	return t
 }
 
-// A table with more slots than maxOversize × mostSlots is halved, although that moves choices, because each slot costs cached flows.
+// A table with more slots than maxOversize × mostSlots is halved, although that moves choices, because each
+// slot costs cached flows.
 const maxOversize = 2
 
-// deal returns the table for endpoints of these weights that follows t, whose owners are indexes into the same list, or vacant.
-// Each endpoint gets its share; a slot has another owner than before only if its endpoint is gone or has more than its share.
+// deal returns the table for endpoints of these weights that follows t, whose owners are indexes into the
+// same list, or vacant. Each endpoint gets its share; a slot has another owner than before only if its
+// endpoint is gone or has more than its share.
 func deal(t slots, weights []int) slots {
 	t = slices.Clone(t)
 	for mustGrow(len(t), weights) {
@@ -263,8 +269,8 @@ func deal(t slots, weights []int) slots {
 	return t.shortest()
 }
 
-// partner returns the slot that differs from slot j in the highest bit only. A table in which all partners have the same owner is
-// twice as large as it must be.
+// partner returns the slot that differs from slot j in the highest bit only. A table in which all partners
+// have the same owner is twice as large as it must be.
 func (t slots) partner(j int) int { return j ^ len(t)/2 }
 
 // halved returns a table of half the size. A vacant slot takes its partner's owner.

@@ -8,12 +8,12 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// UDP has no end of a connection that conntrack could see: a client that keeps sending from one port keeps its entry alive,
-// and with it the translation to an endpoint that may be gone. Such entries must be deleted when their endpoint stops serving
-// their frontend. TCP and SCTP connections are left to end by themselves.
+// UDP has no end of a connection that conntrack could see: a client that keeps sending from one port keeps
+// its entry alive, and with it the translation to an endpoint that may be gone. Such entries must be deleted
+// when their endpoint stops serving their frontend. TCP and SCTP connections are left to end by themselves.
 
-// UDPFrontends maps each UDP frontend to the endpoints that serve it; a NodePort has a frontend at each address of the node.
-// A connection to a frontend may stay with any of its endpoints, in force or not.
+// UDPFrontends maps each UDP frontend to the endpoints that serve it; a NodePort has a frontend at each
+// address of the node. A connection to a frontend may stay with any of its endpoints, in force or not.
 type UDPFrontends map[netip.AddrPort][]netip.AddrPort
 
 // UDPFrontends returns the UDP frontends of all Service ports. It shares the ports' slices of endpoints.
@@ -40,8 +40,9 @@ func (c *Compiler) UDPFrontends() UDPFrontends {
 	return serving
 }
 
-// Stale reports whether a UDP entry in the conntrack zone of destination NAT must be deleted: by its ct_mark it belongs to a
-// Service, and the endpoint does not serve the frontend, or no Service has the frontend any more.
+// Stale reports whether a UDP entry in the conntrack zone of destination NAT must be deleted: by its ct_mark
+// it belongs to a Service, and the endpoint does not serve the frontend, or no Service has the frontend any
+// more.
 func (u UDPFrontends) Stale(mark uint32, frontend, endpoint netip.AddrPort) bool {
 	if mark&markService == 0 {
 		return false
@@ -75,12 +76,13 @@ func udpFrontends(cfg *Config, sp *k8s.ServicePort) (out []udpFrontend) {
 	return out
 }
 
-// MaxStale bounds the filters of a Delta for conntrack entries. More of them, frontends times endpoints, only mean that there is much
-// to delete: a Delta then has MaxStale+1.
+// MaxStale bounds the filters of a Delta for conntrack entries. More of them, frontends times endpoints, only
+// mean that there is much to delete: a Delta then has MaxStale+1.
 const MaxStale = 1 << 16
 
-// staleConnections appends to out the conntrack entries to delete when a Service port changes from old to now (nil: absent). For a
-// frontend that the port no longer has, it selects all entries, whichever Service has the frontend now.
+// staleConnections appends to out the conntrack entries to delete when a Service port changes from old to now
+// (nil: absent). For a frontend that the port no longer has, it selects all entries, whichever Service has
+// the frontend now.
 func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePort) []flow.CTFilter {
 	forget := func(frontend, endpoint netip.AddrPort) {
 		if len(out) > MaxStale {
@@ -140,7 +142,8 @@ func notServing(endpoints []netip.AddrPort, now *k8s.ServicePort) []netip.AddrPo
 	return gone
 }
 
-// connectionsTo appends to out the connections through any frontend of a UDP Service port to any of the endpoints, up to MaxStale+1.
+// connectionsTo appends to out the connections through any frontend of a UDP Service port to any of the
+// endpoints, up to MaxStale+1.
 func connectionsTo(out []flow.CTFilter, cfg *Config, sp *k8s.ServicePort, endpoints []netip.AddrPort) []flow.CTFilter {
 	for _, f := range udpFrontends(cfg, sp) {
 		for _, e := range endpoints[:min(len(endpoints), MaxStale+1-len(out))] {

@@ -20,5 +20,6 @@ var tableNames = map[int]string{
 	tableDeliver:   "next hop",
 }
 
-// TableName returns a short description of a table, or "" if it is not one of nkp's. The number is relative to Layout.TableBase.
+// TableName returns a short description of a table, or "" if it is not one of nkp's. The number is relative
+// to Layout.TableBase.
 func TableName(table int) string { return tableNames[table] }

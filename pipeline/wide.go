@@ -7,12 +7,13 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// A dp_hash group has at most 256 slots: with more buckets Open vSwitch hashes in the slow path, one upcall for every new
-// connection. If a table has more, the group chooses by the low 8 bits of the hash. Where the slots that share these bits belong
-// to several endpoints, the bucket copies all of the table's bits to reg3 and goes on in tableWide. There each of these slots has
-// a flow unless the flow of a shorter match leads to its owner already: a flow matches all slots that share the bits up to the
-// highest one of its own slot, and longer matches have higher priorities. So a change of one slot adds, changes or deletes one flow
-// or two, and a table that grows changes none.
+// A dp_hash group has at most 256 slots: with more buckets Open vSwitch hashes in the slow path, one upcall
+// for every new connection. If a table has more, the group chooses by the low 8 bits of the hash. Where the
+// slots that share these bits belong to several endpoints, the bucket copies all of the table's bits to reg3
+// and goes on in tableWide. There each of these slots has a flow unless the flow of a shorter match leads to
+// its owner already: a flow matches all slots that share the bits up to the highest one of its own slot, and
+// longer matches have higher priorities. So a change of one slot adds, changes or deletes one flow or two,
+// and a table that grows changes none.
 
 const (
 	groupBits = 8 // log2(maxSlots)
@@ -60,8 +61,8 @@ func (s *service) slotFlows(p k8s.Set, es []k8s.Endpoint, t slots, c int) {
 		m := s.marked(p)
 		m.IPProto = ipProto(s.sp.Name.Protocol)
 		m.Reg[3] = flow.Bits{Value: uint32(j), Mask: 1<<depth - 1}
-		// reg3 is cleared before the packet is tracked: what it holds would otherwise become part of the state
-		// that the switch keeps for packets coming back from the tracker.
+		// reg3 is cleared before the packet is tracked: what it holds would otherwise become part of the
+		// state that the switch keeps for packets coming back from the tracker.
 		s.add(tableWide, prioSlot+uint16(depth-groupBits), s.id, m,
 			flow.SetField{Field: flow.Reg3, Mask: 0xffffffff}, s.translate(es[t[j]]))
 	}

@@ -181,8 +181,8 @@ func (p *Plane) Counters(context.Context) (map[k8s.PortName]k8s.Counters, string
 	return nil, "n/a: HNS does not count what its load balancers forward", nil
 }
 
-// List adds the load balancers of a Service port, or all of nkp's, as HNS had them when nkp read them last. While HNS is being
-// programmed, which can take long, it returns an error.
+// List adds the load balancers of a Service port, or all of nkp's, as HNS had them when nkp read them last.
+// While HNS is being programmed, which can take long, it returns an error.
 func (p *Plane) List(_ context.Context, of k8s.PortName, to *dataplane.Listing) error {
 	if !p.runner.TryLock() {
 		return errors.New("HNS is being programmed: try again")

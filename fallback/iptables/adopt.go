@@ -9,8 +9,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
-// adopt reads back the installed rules and starts from them: matching rules stay untouched, others are replaced in place, and
-// unwanted ones are deleted when everything else is installed.
+// adopt reads back the installed rules and starts from them: matching rules stay untouched, others are
+// replaced in place, and unwanted ones are deleted when everything else is installed.
 func (w *worker) adopt(ctx context.Context) error {
 	s, err := w.readBack(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ func (w *worker) installFixed(ctx context.Context) error {
 	return nil
 }
 
-// complete does the work that must follow all Services: it adds missing hooks and the rules for packets that match no Service,
-// and removes unwanted rules.
+// complete does the work that must follow all Services: it adds missing hooks and the rules for packets that
+// match no Service, and removes unwanted rules.
 func (w *worker) complete(ctx context.Context) error {
 	if err := w.hook(ctx); err != nil {
 		return err
@@ -96,8 +96,8 @@ func (w *worker) complete(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes unwanted rules of shared chains, and marks unreferenced Services' chains for deletion. It keeps all rules and
-// chains of refused Services.
+// sweep removes unwanted rules of shared chains, and marks unreferenced Services' chains for deletion. It
+// keeps all rules and chains of refused Services.
 func (w *worker) sweep(ctx context.Context) error {
 	kept := map[ruleKey]bool{}
 	keptChains := map[string]bool{}

@@ -7,12 +7,12 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/restore"
 )
 
-// readAhead is how many transactions iptables-restore parses while another commits. One would suffice if a processor were always
-// free for it; commits must not wait for work that could have been done before.
+// readAhead is how many transactions iptables-restore parses while another commits. One would suffice if a
+// processor were always free for it; commits must not wait for work that could have been done before.
 const readAhead = 2
 
-// transaction is input that iptables-restore may parse before its turn comes. Transactions commit one after the other, because
-// a second one, prepared by the kernel while another commits, would have to start over.
+// transaction is input that iptables-restore may parse before its turn comes. Transactions commit one after
+// the other, because a second one, prepared by the kernel while another commits, would have to start over.
 type transaction struct {
 	*input
 	begun restore.Transaction // nil: not begun

@@ -53,8 +53,8 @@ func (q *queue) abandon() {
 	*q = nil
 }
 
-// fill plans the batches after one that has not committed yet, and has iptables-restore parse them. names are the items after
-// that batch. It stops at a batch that depends on the outcome of an earlier one.
+// fill plans the batches after one that has not committed yet, and has iptables-restore parse them. names are
+// the items after that batch. It stops at a batch that depends on the outcome of an earlier one.
 func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s.PortName) {
 	before := []*batch{current}
 	for _, b := range *q {
@@ -75,8 +75,9 @@ func (w *worker) fill(ctx context.Context, q *queue, current *batch, names []k8s
 	}
 }
 
-// independent reports whether a batch is the same, planned before another has committed or after. A rule that both need in a
-// shared chain must be installed already, or be deferred until all Services are installed: otherwise both would add it.
+// independent reports whether a batch is the same, planned before another has committed or after. A rule that
+// both need in a shared chain must be installed already, or be deferred until all Services are installed:
+// otherwise both would add it.
 func (w *worker) independent(before, b *batch) bool {
 	for k, d := range b.shared {
 		first := before.shared[k]

@@ -7,7 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// change is all that some items, Service ports and health checks, still need in the kernel. It is complete for each of them.
+// change is all that some items, Service ports and health checks, still need in the kernel. It is complete
+// for each of them.
 type change struct {
 	names  []k8s.PortName
 	write  []chainWrite // chains that are new or differ
@@ -63,8 +64,8 @@ func (w *worker) plan(c *change, n k8s.PortName) {
 // digestSeed is new in each process; digests are not persisted.
 var digestSeed = maphash.MakeSeed()
 
-// digest hashes a chain's rules without their comments: equal digests mean equal behaviour. It is never 0, which stands for a chain
-// whose rules are not known.
+// digest hashes a chain's rules without their comments: equal digests mean equal behaviour. It is never 0,
+// which stands for a chain whose rules are not known.
 func digest(list []rules.Rule) uint64 {
 	var h maphash.Hash
 	h.SetSeed(digestSeed)
@@ -75,11 +76,12 @@ func digest(list []rules.Rule) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// inputs are the transactions of a change, in their order. REJECT and DROP rules (table filter) are added before the DNAT rules of
-// the change (table nat) and deleted after them, so that no packet of a frontend passes between the two. The rules that reject all
-// other ports of ClusterIPs are added last: there are many, and nothing depends on them. As long as the base chains do not jump to
-// nkp's chains, these and the DNAT rules in shared chains are deferred until all Services are installed: the kernel copies a whole
-// chain with each transaction that adds to it.
+// inputs are the transactions of a change, in their order. REJECT and DROP rules (table filter) are added
+// before the DNAT rules of the change (table nat) and deleted after them, so that no packet of a frontend
+// passes between the two. The rules that reject all other ports of ClusterIPs are added last: there are many,
+// and nothing depends on them. As long as the base chains do not jump to nkp's chains, these and the DNAT
+// rules in shared chains are deferred until all Services are installed: the kernel copies a whole chain with
+// each transaction that adds to it.
 type inputs struct {
 	beforeNAT, nat, afterNAT *input
 	hooked                   bool      // the base chains jump to nkp's chains already
@@ -89,7 +91,8 @@ type inputs struct {
 // goesAfterNAT reports whether a rule of table filter is added after those of table nat.
 func goesAfterNAT(l rules.SharedRule) bool { return l.Chain == rules.ClusterIPs }
 
-// waitsForAll reports whether a rule is deferred until all Services are installed, if nkp's chains are not hooked yet.
+// waitsForAll reports whether a rule is deferred until all Services are installed, if nkp's chains are not
+// hooked yet.
 func waitsForAll(l rules.SharedRule) bool { return l.Table == rules.NAT || goesAfterNAT(l) }
 
 func (c *change) inputs(known ruleSet, hooked bool) inputs {

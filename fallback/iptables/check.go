@@ -9,11 +9,12 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
-// fullCheckPatience is how long updates may delay a check of every rule; after that they no longer interrupt it.
+// fullCheckPatience is how long updates may delay a check of every rule; after that they no longer interrupt
+// it.
 const fullCheckPatience = 10 * time.Minute
 
-// verify checks the guard of 127.0.0.0/8 and the installed rules where that is due. A failure is shown and tried again, and does
-// not prevent changes from being programmed.
+// verify checks the guard of 127.0.0.0/8 and the installed rules where that is due. A failure is shown and
+// tried again, and does not prevent changes from being programmed.
 func (w *worker) verify(ctx context.Context) {
 	now, err := time.Now(), error(nil)
 	guard, check := w.due < fixedChains && !now.Before(w.guardAt), !w.CheckAt.IsZero() && !now.Before(w.CheckAt)
@@ -37,9 +38,10 @@ func (w *worker) verify(ctx context.Context) {
 	}
 }
 
-// check verifies that the installed rules are unchanged. Each time it checks the canaries; it checks every rule only as often
-// as fallback.IdleShare allows. The steps that follow repair differences. Reading back a large table takes seconds, so that an update
-// that arrives meanwhile interrupts it; the check is then repeated later.
+// check verifies that the installed rules are unchanged. Each time it checks the canaries; it checks every
+// rule only as often as fallback.IdleShare allows. The steps that follow repair differences. Reading back a
+// large table takes seconds, so that an update that arrives meanwhile interrupts it; the check is then
+// repeated later.
 func (w *worker) check(ctx context.Context) error {
 	start := time.Now()
 	drift, err := w.flushed(ctx)

@@ -12,8 +12,8 @@ import (
 // CleanupOptions configure Cleanup.
 type CleanupOptions struct {
 	Log *slog.Logger
-	// TakeLocalnet reports whether nkp's nftables table protects 127.0.0.0/8: route_localnet then stays set for it, so that NodePorts there
-	// are served without a gap.
+	// TakeLocalnet reports whether nkp's nftables table protects 127.0.0.0/8: route_localnet then stays set
+	// for it, so that NodePorts there are served without a gap.
 	TakeLocalnet func() (bool, error)
 }
 
@@ -24,8 +24,9 @@ type Removed struct {
 	Left   int // tables whose chains are left to kube-proxy, with route_localnet
 }
 
-// kubeProxyServes reports whether kube-proxy has added its jumps to nkp's, which removes them when it begins. With Scope Host nkp has
-// others in PREROUTING, with Scope Own in OUTPUT alone. A jump of kube-proxy's kind without them may be nkp's, with Scope Everything.
+// kubeProxyServes reports whether kube-proxy has added its jumps to nkp's, which removes them when it begins.
+// With Scope Host nkp has others in PREROUTING, with Scope Own in OUTPUT alone. A jump of kube-proxy's kind
+// without them may be nkp's, with Scope Everything.
 func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
 	theirs, others := false, false
 	for _, parent := range []string{"PREROUTING", "OUTPUT"} {
@@ -43,8 +44,9 @@ func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
 	return theirs && others, nil
 }
 
-// removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are not touched. With
-// keepGuard, or if a kubelet needs them, the rules that protect 127.0.0.0/8 from the network stay.
+// removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are
+// not touched. With keepGuard, or if a kubelet needs them, the rules that protect 127.0.0.0/8 from the
+// network stay.
 func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard, leaveKubeProxy bool) (n Removed, err error) {
 	if !keepGuard && inUse("mangle") {
 		if _, keepGuard, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
@@ -110,7 +112,8 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 	return n, nil
 }
 
-// unknownToKubeProxy returns those of nkp's chains that kube-proxy does not have, and its rules do not lead to.
+// unknownToKubeProxy returns those of nkp's chains that kube-proxy does not have, and its rules do not lead
+// to.
 func unknownToKubeProxy(ctx context.Context, t tables, table rules.Table, names []string) (list []string, err error) {
 	for _, name := range names {
 		if table != rules.Filter || name != rules.ClusterIPs {
@@ -127,8 +130,8 @@ func unknownToKubeProxy(ctx context.Context, t tables, table rules.Table, names 
 	return list, nil
 }
 
-// removable returns nkp's chains among the names, each before those it jumps to. With keepGuard, it leaves out the chain that
-// protects 127.0.0.0/8 from the network.
+// removable returns nkp's chains among the names, each before those it jumps to. With keepGuard, it leaves
+// out the chain that protects 127.0.0.0/8 from the network.
 func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 	add := func(chains ...string) {
 		for _, c := range chains {

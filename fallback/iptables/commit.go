@@ -34,20 +34,21 @@ func rulesOf(ctx context.Context, t tables, table rules.Table, chain string) (li
 
 // limits fit transactions to the back end.
 type limits struct {
-	// chains is how many chains one transaction writes or deletes. The time of iptables-nft grows with the square of it,
-	// but the kernel visits all chains of the network namespace twice at each commit. Legacy replaces the whole table with
-	// each transaction, so that few transactions are best.
+	// chains is how many chains one transaction writes or deletes. The time of iptables-nft grows with the
+	// square of it, but the kernel visits all chains of the network namespace twice at each commit. Legacy
+	// replaces the whole table with each transaction, so that few transactions are best.
 	chains int
-	// live is the same while Services are in force: the kernel then follows all jumps of the table at each commit
-	// (0.3 s for 110,000 chains), so that somewhat fewer transactions are better.
+	// live is the same while Services are in force: the kernel then follows all jumps of the table at each
+	// commit (0.3 s for 110,000 chains), so that somewhat fewer transactions are better.
 	live int
-	// deferred is how many deferred rules one transaction adds to a shared chain: for 10,000, four take two thirds of
-	// the time of one.
+	// deferred is how many deferred rules one transaction adds to a shared chain: for 10,000, four take two
+	// thirds of the time of one.
 	deferred int
-	// save is the number of chains above which a table is not read back rule by rule: the time of iptables-nft-save grows
-	// with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
+	// save is the number of chains above which a table is not read back rule by rule: the time of
+	// iptables-nft-save grows with the square of it (1.8.9: 1.5 s for 11,000 chains, 2 min for 110,000).
 	save int
-	// ahead reports whether iptables-restore may read one transaction while another commits. Legacy's may not: it holds the lock.
+	// ahead reports whether iptables-restore may read one transaction while another commits. Legacy's may
+	// not: it holds the lock.
 	ahead bool
 }
 

@@ -19,7 +19,8 @@ type lister func(table rules.Table, chain string) ([]string, error)
 // Uncounted is part of fallback.Kernel.
 func (kernel) Uncounted() string { return bytesNote }
 
-// Count adds the number of connections of every Service port since its rules were installed, from the counters of these rules.
+// Count adds the number of connections of every Service port since its rules were installed, from the
+// counters of these rules.
 func (kernel) Count(ctx context.Context, m *k8s.Model, o fallback.Options, backend string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
 	for _, f := range o.Families {
 		list, err := listRules(ctx, backend, f)
@@ -44,7 +45,8 @@ func (kernel) Count(ctx context.Context, m *k8s.Model, o fallback.Options, backe
 	return nil
 }
 
-// drops adds the packets that the rules of a family drop or refuse to sum. names are the Service ports by name and protocol.
+// drops adds the packets that the rules of a family drop or refuse to sum. names are the Service ports by
+// name and protocol.
 func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.DropKey]uint64) error {
 	for _, chain := range rules.DropChains {
 		lines, err := list(rules.Filter, chain)

@@ -28,8 +28,8 @@ func (w *worker) deferredPart(t rules.Table, keys []ruleKey) *deferredPart {
 	return p
 }
 
-// addDeferred adds the rules that were deferred until all Services are installed: first the jumps to Services' chains, then,
-// once nkp's chains are hooked, the rules that refuse the other ports of ClusterIPs.
+// addDeferred adds the rules that were deferred until all Services are installed: first the jumps to
+// Services' chains, then, once nkp's chains are hooked, the rules that refuse the other ports of ClusterIPs.
 func (w *worker) addDeferred(ctx context.Context) error {
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		if t == rules.Filter && !w.have.hooked {
@@ -75,8 +75,8 @@ func (w *worker) commitDeferred(ctx context.Context, parts []*deferredPart) erro
 	return nil
 }
 
-// deferredDone records the result of a part's transaction. If it was refused, its halves are tried, so that one rule does not
-// block the others. The refused rule is logged, and retried in the next round.
+// deferredDone records the result of a part's transaction. If it was refused, its halves are tried, so that
+// one rule does not block the others. The refused rule is logged, and retried in the next round.
 func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) error {
 	switch {
 	case err == nil:

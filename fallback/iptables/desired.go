@@ -14,8 +14,8 @@ type desired struct {
 	items    map[k8s.PortName]item
 }
 
-// briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a third of the
-// table's size. The value is kube-proxy's.
+// briefAbove is the number of endpoints above which endpoint rules have no comments, because these take a
+// third of the table's size. The value is kube-proxy's.
 const briefAbove = 1000
 
 // ports returns the Service ports that are to be programmed.

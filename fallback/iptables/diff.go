@@ -42,8 +42,8 @@ func (i *tableContent) reach(list []rules.Rule) {
 	}
 }
 
-// diffTable returns how a table differs from its desired rules: "+" marks a missing line, "-" an extra one. Unreferenced
-// chains of Services do not count: they are harmless and will be deleted.
+// diffTable returns how a table differs from its desired rules: "+" marks a missing line, "-" an extra one.
+// Unreferenced chains of Services do not count: they are harmless and will be deleted.
 func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 	line := func(sign, chain string, r rules.Rule) { lines = append(lines, sign+" -A "+chain+" "+string(r)) }
 	wanted := map[string]bool{}

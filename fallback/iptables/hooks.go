@@ -14,16 +14,17 @@ var parents = map[rules.Table][]string{
 	rules.Filter: {"INPUT", "FORWARD", "OUTPUT"},
 }
 
-// hookedChains are nkp's chains that the base chains jump to. LocalFirewall is not among them, because it is kubelet's: jumps
-// to it are added, never deleted.
+// hookedChains are nkp's chains that the base chains jump to. LocalFirewall is not among them, because it is
+// kubelet's: jumps to it are added, never deleted.
 var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall}
 
-// hostPorts is the chain of the CNI plugin portmap that takes packets for ports of the node. nkp's hooks must precede the jumps
-// to it. Its CNI-HOSTPORT-MASQ, which portmap inserts at the top of POSTROUTING, masquerades what hostPorts translated only, as
-// flannel's FLANNEL-POSTRTG does what leaves the pod network.
+// hostPorts is the chain of the CNI plugin portmap that takes packets for ports of the node. nkp's hooks must
+// precede the jumps to it. Its CNI-HOSTPORT-MASQ, which portmap inserts at the top of POSTROUTING,
+// masquerades what hostPorts translated only, as flannel's FLANNEL-POSTRTG does what leaves the pod network.
 const hostPorts = "CNI-HOSTPORT-DNAT"
 
-// hookDiff returns the hooks that are missing or too late in their chain, and the jumps to nkp's chains that should not exist.
+// hookDiff returns the hooks that are missing or too late in their chain, and the jumps to nkp's chains that
+// should not exist.
 func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 	for _, h := range fixed.Hooks {
 		list := s.rules[h.Table][h.Parent]
@@ -59,8 +60,9 @@ func isHook(fixed *rules.Fixed, t rules.Table, parent string, r rules.Rule) bool
 	})
 }
 
-// hook installs the jumps from the base chains to nkp's, in table filter first: once a packet is translated, all rules are
-// installed. Jumps that should not exist are deleted in the same transaction, the first of equal rules first.
+// hook installs the jumps from the base chains to nkp's, in table filter first: once a packet is translated,
+// all rules are installed. Jumps that should not exist are deleted in the same transaction, the first of
+// equal rules first.
 func (w *worker) hook(ctx context.Context) error {
 	s := &snapshot{rules: map[rules.Table]map[string][]rules.Rule{}}
 	for t, names := range parents {

@@ -7,7 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
-// input is input for iptables-restore --noflush, for one table. Chains must be declared before rules are added.
+// input is input for iptables-restore --noflush, for one table. Chains must be declared before rules are
+// added.
 type input struct {
 	table    rules.Table
 	rules    int
@@ -82,8 +83,8 @@ func (in *input) addShared(l rules.SharedRule) {
 
 func (in *input) empty() bool { return len(in.chains) == 0 && in.body.Len() == 0 }
 
-// bytes returns the input. Chains are sorted because iptables-legacy-restore keeps a sorted list of them, and is a third
-// faster if it can append each.
+// bytes returns the input. Chains are sorted because iptables-legacy-restore keeps a sorted list of them, and
+// is a third faster if it can append each.
 func (in *input) bytes() []byte {
 	slices.Sort(in.chains)
 	var b bytes.Buffer

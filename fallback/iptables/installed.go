@@ -8,7 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// installed is the state of one family's tables, as the worker last wrote it or read it back. Only the worker's goroutine may use it.
+// installed is the state of one family's tables, as the worker last wrote it or read it back. Only the
+// worker's goroutine may use it.
 type installed struct {
 	items    map[k8s.PortName]installation
 	shared   ruleSet
@@ -39,8 +40,8 @@ func (h *installed) reset() {
 	}
 }
 
-// ownerText returns " of SERVICE (PROTOCOL)" for a Service's own chain; "" if no installed Service owns it. It recompiles each
-// Service until it finds the owner.
+// ownerText returns " of SERVICE (PROTOCOL)" for a Service's own chain; "" if no installed Service owns it.
+// It recompiles each Service until it finds the owner.
 func (h *installed) ownerText(chain string) string {
 	for n, i := range h.items {
 		if i.item.port == nil {
@@ -69,7 +70,8 @@ func (h *installed) counts() (services, chains int) {
 	return services, chains
 }
 
-// part is one table's transaction of a change. It records which shared rules the transaction added and deleted.
+// part is one table's transaction of a change. It records which shared rules the transaction added and
+// deleted.
 type part struct {
 	table                      rules.Table
 	added, addedAfter, deleted bool // addedAfter: those that go after table nat

@@ -11,9 +11,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Diff returns how the rules installed on this node differ from those that a model calls for: lines of the form
-// "IPv4 nat + -A CHAIN RULE", where + marks a missing rule and - an extra one; "" if they do not differ. Of the options, it uses
-// the rules' settings, Backend and Families.
+// Diff returns how the rules installed on this node differ from those that a model calls for: lines of the
+// form "IPv4 nat + -A CHAIN RULE", where + marks a missing rule and - an extra one; "" if they do not differ.
+// Of the options, it uses the rules' settings, Backend and Families.
 func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 	o.KeepInvalid = o.KeepInvalid || fallback.IsLiberal()
 	choice, err := restore.Choose(ctx, restore.Backend(o.Backend))
@@ -39,11 +39,11 @@ func Diff(ctx context.Context, m *k8s.Model, o Options) (string, error) {
 	return text, nil
 }
 
-// Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else. Chains of
-// kube-proxy's iptables mode have the same names and go too, unless a kube-proxy serves by them: it has added its
-// own jumps to those that nkp has for the same chains, and only nkp's jumps are removed then. The rules that protect
-// 127.0.0.0/8 from the network stay where kubelet needs them, and where route_localnet stays set because nkp has not
-// set it or cannot unset it.
+// Cleanup removes everything that a Plane installs, from both back ends and families, and nothing else.
+// Chains of kube-proxy's iptables mode have the same names and go too, unless a kube-proxy serves by them: it
+// has added its own jumps to those that nkp has for the same chains, and only nkp's jumps are removed then.
+// The rules that protect 127.0.0.0/8 from the network stay where kubelet needs them, and where route_localnet
+// stays set because nkp has not set it or cannot unset it.
 func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var n Removed
 	var problems []error
@@ -96,7 +96,8 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	return n, errors.Join(problems...)
 }
 
-// TakeLocalnet reports whether the back end serves and protects 127.0.0.0/8, so that route_localnet stays set for it.
+// TakeLocalnet reports whether the back end serves and protects 127.0.0.0/8, so that route_localnet stays set
+// for it.
 func TakeLocalnet(ctx context.Context, backend string) (bool, error) {
 	t, err := restore.Open(ctx, restore.Backend(backend), k8s.IPv4)
 	if err != nil {

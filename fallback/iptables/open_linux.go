@@ -11,8 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Open opens the tables of each family. While they are busy (another process holds the xtables lock) it tries again, until the
-// context ends.
+// Open opens the tables of each family. While they are busy (another process holds the xtables lock) it tries
+// again, until the context ends.
 func (k kernel) Open(ctx context.Context, p *fallback.Plane) (map[k8s.Family]func(context.Context), error) {
 	for {
 		serve, err := k.tryOpen(ctx, p)

@@ -14,7 +14,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// maxRefused bounds the items that one round isolates when transactions fail. With more, the items are not the cause.
+// maxRefused bounds the items that one round isolates when transactions fail. With more, the items are not
+// the cause.
 const maxRefused = 32
 
 // errManyRefused ends a round in which iptables refuses almost everything.
@@ -26,8 +27,9 @@ type round struct {
 	refused int
 }
 
-// pushDirty programs the dirty items in bounded transactions, in the order of their names, so that a Service's ports come
-// together. Between transactions it takes new updates. While one commits, the next are planned and parsed (batch.go).
+// pushDirty programs the dirty items in bounded transactions, in the order of their names, so that a
+// Service's ports come together. Between transactions it takes new updates. While one commits, the next are
+// planned and parsed (batch.go).
 func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
 	var next queue

@@ -13,14 +13,16 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Available returns an error if iptables cannot be used on this node because programs are not installed. It runs none.
+// Available returns an error if iptables cannot be used on this node because programs are not installed. It
+// runs none.
 func Available(backend string) error { return restore.Installed(restore.Backend(backend)) }
 
-// Occupied reports whether chains of Services exist already: kube-proxy's, or nkp's own of an earlier run. An error means that
-// the tables could not be read.
+// Occupied reports whether chains of Services exist already: kube-proxy's, or nkp's own of an earlier run. An
+// error means that the tables could not be read.
 func Occupied(ctx context.Context) (bool, error) { return restore.Has(ctx, "nat", rules.Services) }
 
-// listRules returns a lister of the rules of a family. It does not share Tables with the worker, which may be writing.
+// listRules returns a lister of the rules of a family. It does not share Tables with the worker, which may be
+// writing.
 func listRules(ctx context.Context, backend string, f k8s.Family) (lister, error) {
 	t, err := restore.Open(ctx, restore.Backend(backend), f)
 	if err != nil {
@@ -31,8 +33,8 @@ func listRules(ctx context.Context, backend string, f k8s.Family) (lister, error
 	}, nil
 }
 
-// List is part of fallback.Kernel: the rules of Service ports' own chains, and those of shared chains that are theirs. It runs
-// iptables-save once for each table.
+// List is part of fallback.Kernel: the rules of Service ports' own chains, and those of shared chains that
+// are theirs. It runs iptables-save once for each table.
 func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backend string, to *dataplane.Listing) error {
 	for _, f := range o.Families {
 		t, err := restore.Open(ctx, restore.Backend(backend), f)
@@ -86,8 +88,8 @@ func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]ma
 	return all, nil
 }
 
-// LegacyRules returns which of the base chains of iptables (legacy) drops what none of its rules accepts, or that they cannot be read; "":
-// neither. Otherwise it returns the rules of its tables, as ReadRules does.
+// LegacyRules returns which of the base chains of iptables (legacy) drops what none of its rules accepts, or
+// that they cannot be read; "": neither. Otherwise it returns the rules of its tables, as ReadRules does.
 func LegacyRules(ctx context.Context, f k8s.Family, chains ...string) (drops string, all map[string]map[string][]string, err error) {
 	drops, err = restore.Drops(ctx, []restore.Backend{restore.Legacy}, []k8s.Family{f}, chains...)
 	if err != nil || drops != "" {
@@ -100,8 +102,9 @@ func LegacyRules(ctx context.Context, f k8s.Family, chains ...string) (drops str
 	return "", all, err
 }
 
-// Drops returns which chain of iptables drops traffic that only iptables can accept, because an accept in another table does not overrule
-// it; "": none. It runs iptables, whose lock another program may hold: an error means that the answer is not known.
+// Drops returns which chain of iptables drops traffic that only iptables can accept, because an accept in
+// another table does not overrule it; "": none. It runs iptables, whose lock another program may hold: an
+// error means that the answer is not known.
 func Drops(ctx context.Context, o Options) (string, error) {
 	chains := []string{"INPUT", "FORWARD"}
 	if o.Scope == serving.Own {

@@ -10,7 +10,8 @@ import (
 
 // snapshot is the installed state, read back.
 type snapshot struct {
-	// rules are those of all chains except Services' own: fixed chains, shared chains, base chains that jump to nkp's.
+	// rules are those of all chains except Services' own: fixed chains, shared chains, base chains that jump
+	// to nkp's.
 	rules map[rules.Table]map[string][]rules.Rule
 	// own are Services' chains in table nat with the digests of their rules; 0 if they were not read.
 	own map[string]uint64
@@ -117,8 +118,8 @@ func (w *worker) readChains(ctx context.Context, t rules.Table, names []string, 
 	return nil
 }
 
-// drifted reads back the installed rules and returns how they differ from what this worker has installed; "" if they do
-// not.
+// drifted reads back the installed rules and returns how they differ from what this worker has installed; ""
+// if they do not.
 func (w *worker) drifted(ctx context.Context) (string, error) {
 	s, err := w.readBack(ctx)
 	if err != nil {
@@ -127,7 +128,8 @@ func (w *worker) drifted(ctx context.Context) (string, error) {
 	return w.compare(s), nil
 }
 
-// compare returns the first difference found between s and what this worker has installed; "" if there is none.
+// compare returns the first difference found between s and what this worker has installed; "" if there is
+// none.
 func (w *worker) compare(s *snapshot) string {
 	for _, t := range canaryTables {
 		if !s.canaries[t] {

@@ -14,8 +14,8 @@ import (
 // restMax bounds the pause between transactions.
 const restMax = time.Second
 
-// worker keeps the rules of one family in step: it compares the desired state with the installed one, plans a change and
-// commits it. All its fields belong to the goroutine that calls run.
+// worker keeps the rules of one family in step: it compares the desired state with the installed one, plans a
+// change and commits it. All its fields belong to the goroutine that calls run.
 type worker struct {
 	*fallback.Worker
 
@@ -138,8 +138,8 @@ func (w *worker) prepare(ctx context.Context) error {
 	return nil
 }
 
-// fitsOnce reports whether all Services fit into one transaction. Then the hooks may be installed before it, because that
-// transaction puts all Services in force at once.
+// fitsOnce reports whether all Services fit into one transaction. Then the hooks may be installed before it,
+// because that transaction puts all Services in force at once.
 func (w *worker) fitsOnce() bool {
 	chains := 0
 	for _, it := range w.want.items {

@@ -20,8 +20,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// maxBatch is the size in bytes above which a transaction takes no further Service port. Larger ones gain nothing, and other programs wait
-// while one is committed.
+// maxBatch is the size in bytes above which a transaction takes no further Service port. Larger ones gain
+// nothing, and other programs wait while one is committed.
 const maxBatch = 1 << 20
 
 // change is the change of one Service port.
@@ -32,8 +32,9 @@ type change struct {
 	old, new rules.Service
 	adopted  rules.Ports // the slots that a full round found installed
 	full     bool
-	// add are the elements to add. replaced are deleted in the same transaction before: those of them that are there with other data, and
-	// the client ranges of their frontends that are not wanted any more, because the kernel accepts no two that overlap.
+	// add are the elements to add. replaced are deleted in the same transaction before: those of them that
+	// are there with other data, and the client ranges of their frontends that are not wanted any more,
+	// because the kernel accepts no two that overlap.
 	add, replaced rules.Elements
 }
 
@@ -47,10 +48,11 @@ const sharedSize = 80
 
 // round is one pass over Service ports: those that changed, or all of them after the table was read back.
 type round struct {
-	// before are the elements that are installed, of these Service ports or of all. Those that are still wanted are taken out
-	// when they are planned; the rest is deleted with the last transaction.
+	// before are the elements that are installed, of these Service ports or of all. Those that are still
+	// wanted are taken out when they are planned; the rest is deleted with the last transaction.
 	before rules.Elements
-	// table is the table as it was read back; nil in a round over changed Service ports, or if there was no table.
+	// table is the table as it was read back; nil in a round over changed Service ports, or if there was no
+	// table.
 	table *netlink.Table
 	full  bool
 	used  map[string]bool // chains and sets that are wanted
@@ -89,8 +91,9 @@ func (w *worker) program(ctx context.Context) error {
 	return err
 }
 
-// programPorts installs Service ports, in transactions that are complete for each of them. A Service port that the kernel refuses is put
-// into backoff, and the others are installed, if that does not take a read-back first.
+// programPorts installs Service ports, in transactions that are complete for each of them. A Service port
+// that the kernel refuses is put into backoff, and the others are installed, if that does not take a
+// read-back first.
 func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortName) error {
 	for done := false; !done; {
 		if ctx.Err() != nil {
@@ -122,8 +125,9 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			list, rest = append(list, c), rest[1:]
 		}
 		w.changeShared(b, r, shared, tags)
-		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may need it that found the
-		// Service port as it was: they look up its number of slots and the slot one after the other.
+		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may
+		// need it that found the Service port as it was: they look up its number of slots and the slot one
+		// after the other.
 		apart := false
 		if len(rest) == 0 {
 			gone := r.unneeded(list)
@@ -166,8 +170,9 @@ func hasSlots(e rules.Elements) bool {
 	return false
 }
 
-// awaitPackets waits until the kernel has finished with each packet that it was at work on: membarrier(2) waits for an RCU grace
-// period, and a packet passes all of nf_tables within one RCU read-side section (Linux: net/netfilter/core.c, nf_hook).
+// awaitPackets waits until the kernel has finished with each packet that it was at work on: membarrier(2)
+// waits for an RCU grace period, and a packet passes all of nf_tables within one RCU read-side section
+// (Linux: net/netfilter/core.c, nf_hook).
 func awaitPackets() {
 	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 { // with nohz_full, or where it is not allowed
 		time.Sleep(20 * time.Millisecond)
@@ -176,8 +181,8 @@ func awaitPackets() {
 
 const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL
 
-// deleteInPortions deletes the elements that nothing needs any more, and then everything else that goes last. Those that lead to others
-// go first (the order of rules.Sets), so that no packet finds a part of a Service.
+// deleteInPortions deletes the elements that nothing needs any more, and then everything else that goes last.
+// Those that lead to others go first (the order of rules.Sets), so that no packet finds a part of a Service.
 func (w *worker) deleteInPortions(ctx context.Context, r *round, most int) error {
 	refs := slices.SortedFunc(maps.Keys(r.before), func(a, b rules.Ref) int { return cmp.Compare(a.Set, b.Set) })
 	for len(refs) > 0 && ctx.Err() == nil {
@@ -202,7 +207,8 @@ func (w *worker) deleteInPortions(ctx context.Context, r *round, most int) error
 	return w.commit(b)
 }
 
-// blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed elements of refused ones stay.
+// blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed
+// elements of refused ones stay.
 func (w *worker) blame(r *round, refusal *netlink.RefusedError, list []*change, rest []k8s.PortName) (names []k8s.PortName) {
 	for i, c := range list {
 		why, is := refusal.Tags[i]
@@ -348,8 +354,8 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 	w.have.elements += len(c.add) - len(c.replaced)
 }
 
-// changeShared adds the shared elements that have owners now, and deletes those that have none any more. tags are the tags, plus 1, of the
-// Service ports that are at fault if one is refused.
+// changeShared adds the shared elements that have owners now, and deletes those that have none any more. tags
+// are the tags, plus 1, of the Service ports that are at fault if one is refused.
 func (w *worker) changeShared(b *netlink.Batch, r *round, delta, tags map[rules.Ref]int) {
 	add, gone, added := map[int]rules.Elements{}, rules.Elements{}, 0
 	for ref, n := range delta {
@@ -398,7 +404,8 @@ func (r *round) settle(c *change) {
 	}
 }
 
-// addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs any more.
+// addLast adds what follows all Service ports: it deletes the elements, chains and sets that nothing needs
+// any more.
 func (w *worker) addLast(b *netlink.Batch, r *round, gone rules.Elements) {
 	chains, sets := slices.Sorted(maps.Keys(r.oldChains)), slices.Sorted(maps.Keys(r.oldSets))
 	if r.table != nil {
@@ -422,7 +429,8 @@ func (w *worker) addLast(b *netlink.Batch, r *round, gone rules.Elements) {
 	}
 }
 
-// isSpread reports whether an installed chain picks an endpoint. One that no Service port uses stays, because it may be of use again.
+// isSpread reports whether an installed chain picks an endpoint. One that no Service port uses stays, because
+// it may be of use again.
 func isSpread(t *netlink.Table, chain string) bool {
 	ch, ok := rules.SpreadChain(chain)
 	if !ok {
@@ -567,8 +575,8 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	return nil
 }
 
-// fits reports whether an installed table is in use, and its sets and hooks are as this version has them. They cannot be changed in
-// place.
+// fits reports whether an installed table is in use, and its sets and hooks are as this version has them.
+// They cannot be changed in place.
 func fits(t *netlink.Table, fixed *rules.Fixed) bool {
 	if t.Dormant {
 		return false

@@ -53,9 +53,9 @@ func RemoveKubeProxyTables() (n int, err error) {
 	return n, nil
 }
 
-// Cleanup deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless take, if not nil, reports that
-// iptables serves from now on and protects 127.0.0.0/8. It returns the number of tables. No other
-// table is touched.
+// Cleanup deletes nkp's tables, and unsets route_localnet if nkp has set it for them, unless take, if not
+// nil, reports that iptables serves from now on and protects 127.0.0.0/8. It returns the number of tables. No
+// other table is touched.
 func Cleanup(take func() (bool, error)) (n int, err error) {
 	conn, err := netlink.Open()
 	if err != nil {

@@ -48,8 +48,9 @@ func (k kernel) Count(_ context.Context, m *k8s.Model, o fallback.Options, _ str
 	return nil
 }
 
-// read reads the counters of a family. Elements that lead to a Service port count the first packet of each connection, those of refused
-// frontends all packets, those of served ones packets and bytes by direction. of are the Service ports of the elements.
+// read reads the counters of a family. Elements that lead to a Service port count the first packet of each
+// connection, those of refused frontends all packets, those of served ones packets and bytes by direction. of
+// are the Service ports of the elements.
 func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.PortName) error {
 	t, err := conn.ReadChains(f)
 	if err != nil || t == nil {

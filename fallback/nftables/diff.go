@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// compareTable returns how an installed table differs from the wanted one, in lines: "+" marks what is missing, "-" what is extra. The
-// table is nil if there is none.
+// compareTable returns how an installed table differs from the wanted one, in lines: "+" marks what is
+// missing, "-" what is extra. The table is nil if there is none.
 func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 	if t == nil {
 		return []string{"+ table " + rules.TableName}
@@ -92,8 +92,9 @@ func compareElements(have rules.Elements, want *rules.Ruleset) (lines []string) 
 	return lines
 }
 
-// Diff returns how the tables installed on this node differ from those that a model calls for: lines of the form
-// "IPv4 nftables + MAP ELEMENT", where + marks what is missing and - what is extra; "" if they do not differ.
+// Diff returns how the tables installed on this node differ from those that a model calls for: lines of the
+// form "IPv4 nftables + MAP ELEMENT", where + marks what is missing and - what is extra; "" if they do not
+// differ.
 func Diff(m *k8s.Model, o Options) (string, error) {
 	o.KeepInvalid = o.KeepInvalid || fallback.IsLiberal()
 	conn, err := netlink.Open()

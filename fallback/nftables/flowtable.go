@@ -16,8 +16,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// flowtableLook is how often the node's devices are compared with those of the flowtable. A new pod's connections take the usual path
-// until then. The kernel itself removes devices that go.
+// flowtableLook is how often the node's devices are compared with those of the flowtable. A new pod's
+// connections take the usual path until then. The kernel itself removes devices that go.
 const flowtableLook = 5 * time.Second
 
 // flowtable keeps the devices of a table's flowtable in step with the node's.
@@ -27,7 +27,8 @@ type flowtable struct {
 	said    string    // the last error that was logged
 }
 
-// lacksFlowtable returns why the kernel cannot have the flowtable that is wanted; nil: it can, or none is. err is why that is not known.
+// lacksFlowtable returns why the kernel cannot have the flowtable that is wanted; nil: it can, or none is.
+// err is why that is not known.
 func (o *Options) lacksFlowtable(conn *netlink.Conn, f k8s.Family) (lacking, err error) {
 	if len(o.FlowtableDevices) == 0 || o.Scope == serving.Own {
 		return nil, nil
@@ -48,8 +49,8 @@ func (o *Options) config(lacking error) rules.Config {
 	return c
 }
 
-// keepDevices adds devices to the flowtable, and deletes those that no pattern matches. Services do not depend on it: it is a
-// transaction of its own, and what the kernel refuses is tried again at the next look.
+// keepDevices adds devices to the flowtable, and deletes those that no pattern matches. Services do not
+// depend on it: it is a transaction of its own, and what the kernel refuses is tried again at the next look.
 func (w *worker) keepDevices() error {
 	now := time.Now()
 	patterns := w.compiler.Devices()

@@ -21,7 +21,8 @@ func Follow(ctx context.Context, f k8s.Family, p rules.Packet) ([]rules.Way, []s
 	return conn.Follow(ctx, f, p)
 }
 
-// OfDevice returns the base chains that are bound to a device and see its packets, which Follow does not pass.
+// OfDevice returns the base chains that are bound to a device and see its packets, which Follow does not
+// pass.
 func OfDevice(device string) ([]string, error) {
 	conn, err := netlink.Open()
 	if err != nil {
@@ -31,8 +32,9 @@ func OfDevice(device string) ([]string, error) {
 	return conn.OfDevice(device)
 }
 
-// DiffService returns how the installed chains and sets of nkp's nftables, and the elements of a Service port, differ from those that the
-// model calls for, as Diff does. Elements that are not in the model are not looked for. The zero name is of no Service port.
+// DiffService returns how the installed chains and sets of nkp's nftables, and the elements of a Service
+// port, differ from those that the model calls for, as Diff does. Elements that are not in the model are not
+// looked for. The zero name is of no Service port.
 func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]string, error) {
 	o.KeepInvalid = o.KeepInvalid || fallback.IsLiberal()
 	conn, err := netlink.Open()

@@ -15,8 +15,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// List is part of fallback.Kernel: the elements that Service ports call for, as the kernel has them, and their chains. It asks for each
-// element alone, so that the cost does not depend on the number of other Services.
+// List is part of fallback.Kernel: the elements that Service ports call for, as the kernel has them, and
+// their chains. It asks for each element alone, so that the cost does not depend on the number of other
+// Services.
 func (k kernel) List(_ context.Context, m *k8s.Model, o fallback.Options, _ string, to *dataplane.Listing) error {
 	conn, err := netlink.Open()
 	if err != nil {

@@ -32,8 +32,8 @@ func (k kernel) Open(ctx context.Context, p *fallback.Plane) (map[k8s.Family]fun
 	return serve, nil
 }
 
-// probe returns the families that the kernel can serve by nftables, and why not the others. It is an error if none is left, or one
-// that Options.Families asks for is not there.
+// probe returns the families that the kernel can serve by nftables, and why not the others. It is an error if
+// none is left, or one that Options.Families asks for is not there.
 func probe(o *Options) (families []k8s.Family, lacking, err error) {
 	conn, err := netlink.Open()
 	if err != nil {

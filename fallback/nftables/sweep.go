@@ -17,11 +17,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// sweep compares the installed table with what nkp has installed. It does so in portions, between which the worker commits changes, so
-// that no Service waits until ten thousand others are read; and it keeps a hash of each element instead of the element.
+// sweep compares the installed table with what nkp has installed. It does so in portions, between which the
+// worker commits changes, so that no Service waits until ten thousand others are read; and it keeps a hash of
+// each element instead of the element.
 //
-// The kernel's listing of a set misses elements, or has them twice, while others come and go. What the listing did not show, and what
-// it should not have shown, is therefore looked up one by one before it counts as a difference.
+// The kernel's listing of a set misses elements, or has them twice, while others come and go. What the
+// listing did not show, and what it should not have shown, is therefore looked up one by one before it counts
+// as a difference.
 type sweep struct {
 	w    *worker
 	conn *netlink.Conn // its own, because a listing goes on while changes are committed
@@ -42,7 +44,8 @@ type sweep struct {
 // maxForeign bounds the unknown elements that are kept: one is enough to repair everything.
 const maxForeign = 1000
 
-// portionSize is how many elements a portion compiles; to look one up counts as lookUpCost. A portion takes about a millisecond.
+// portionSize is how many elements a portion compiles; to look one up counts as lookUpCost. A portion takes
+// about a millisecond.
 const (
 	portionSize = 1000
 	lookUpCost  = 10
@@ -67,7 +70,8 @@ func (s *sweep) hash(ref rules.Ref, v rules.Value) uint64 {
 	}{ref, v})
 }
 
-// add notes a Service port that was installed while the sweep was under way: the listing may be past its elements. s may be nil.
+// add notes a Service port that was installed while the sweep was under way: the listing may be past its
+// elements. s may be nil.
 func (s *sweep) add(p *rules.Service) {
 	if s == nil {
 		return
@@ -97,7 +101,8 @@ func elementsOf(p *rules.Service) iter.Seq2[rules.Ref, rules.Value] {
 	}
 }
 
-// compareChains compares everything but elements: chains, and the properties of sets. No change comes between.
+// compareChains compares everything but elements: chains, and the properties of sets. No change comes
+// between.
 func (s *sweep) compareChains() (done bool, drift string, err error) {
 	t, err := s.conn.ReadChains(s.w.Family)
 	if err != nil {
@@ -175,8 +180,8 @@ func (s *sweep) met(ref rules.Ref, v rules.Value) {
 	}
 }
 
-// lookUpForeign looks up elements that were listed and are not known. nkp may have deleted them after the kernel listed them. Those of
-// a Service port that is refused stay, and are its own.
+// lookUpForeign looks up elements that were listed and are not known. nkp may have deleted them after the
+// kernel listed them. Those of a Service port that is refused stay, and are its own.
 func (s *sweep) lookUpForeign() (done bool, drift string, err error) {
 	n := 0
 	for ref, v := range s.foreign {
@@ -195,7 +200,8 @@ func (s *sweep) lookUpForeign() (done bool, drift string, err error) {
 	return false, "", nil
 }
 
-// lookUpAbsent looks up elements that were not listed, in further Service ports, and last those that belong to none.
+// lookUpAbsent looks up elements that were not listed, in further Service ports, and last those that belong
+// to none.
 func (s *sweep) lookUpAbsent() (done bool, drift string, err error) {
 	if s.absent == 0 {
 		return true, "", nil

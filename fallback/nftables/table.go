@@ -20,14 +20,15 @@ func read(conn *netlink.Conn, f k8s.Family) (*netlink.Table, error) {
 	return t, conn.ReadElements(t)
 }
 
-// installed is what is installed of nkp's table, as far as nkp knows. The elements are not kept: they are compiled again when a Service
-// port changes.
+// installed is what is installed of nkp's table, as far as nkp knows. The elements are not kept: they are
+// compiled again when a Service port changes.
 type installed struct {
 	ports    map[k8s.PortName]installedPort
 	shared   map[rules.Ref]int // elements that several Service ports may need -> how many do
 	spreads  map[string]bool   // chains that pick among a number of endpoints, used or not
 	elements int
-	// staleClients are the maps of clients that may hold endpoints which are gone, with the endpoints that serve.
+	// staleClients are the maps of clients that may hold endpoints which are gone, with the endpoints that
+	// serve.
 	staleClients map[string]rules.Slots
 }
 

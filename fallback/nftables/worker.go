@@ -153,8 +153,9 @@ func (w *worker) Next() time.Time {
 	return dataplane.Earliest(checkAt, w.Stale.Due(), w.Refused.Next(), w.flowtable.lookAt)
 }
 
-// check reads the installed table back in portions, if that is due or another program changed the table: one, and then more until there
-// is an update to program. A later call goes on. The step that follows repairs a difference.
+// check reads the installed table back in portions, if that is due or another program changed the table: one,
+// and then more until there is an update to program. A later call goes on. The step that follows repairs a
+// difference.
 func (w *worker) check(ctx context.Context) error {
 	if w.sweep == nil {
 		if w.Noticed {
@@ -242,6 +243,6 @@ const restMax = 10 * time.Millisecond
 // lookShare bounds the time that comparing takes when notifications do not stop: to one part in lookShare+1.
 const lookShare = 4
 
-// clientTries bounds how often a map of clients is listed after a change. The last client that the old endpoint served may be recorded
-// while the change is committed.
+// clientTries bounds how often a map of clients is listed after a change. The last client that the old
+// endpoint served may be recorded while the change is committed.
 const clientTries = 5

@@ -12,11 +12,11 @@ type Scope uint8
 const (
 	// Everything: traffic from pods, from the node itself and from outside. For nodes without Open vSwitch.
 	Everything Scope = iota
-	// Host: traffic from the node itself and from outside, but not from pods on the Open vSwitch bridge, which is served
-	// there.
+	// Host: traffic from the node itself and from outside, but not from pods on the Open vSwitch bridge,
+	// which is served there.
 	Host
-	// Own: traffic from the node's processes to the node's own addresses. For nodes whose address is on the Open vSwitch
-	// bridge, where only this traffic never reaches the bridge.
+	// Own: traffic from the node's processes to the node's own addresses. For nodes whose address is on the
+	// Open vSwitch bridge, where only this traffic never reaches the bridge.
 	Own
 )
 
@@ -45,20 +45,20 @@ type Config struct {
 	MasqueradeAll bool
 	// LocalhostNodePorts serves NodePorts at the IPv4 loopback addresses too.
 	LocalhostNodePorts bool
-	// KeepInvalid leaves out the rule that drops packets in conntrack state INVALID: where the kernel is set to be liberal
-	// about TCP windows, none of these matter.
+	// KeepInvalid leaves out the rule that drops packets in conntrack state INVALID: where the kernel is set
+	// to be liberal about TCP windows, none of these matter.
 	KeepInvalid bool
 	// RandomFully makes masquerading choose source ports at random; it requires iptables 1.6.2 or later.
 	RandomFully bool
-	// MasqueradeMin and MasqueradeMax bound the source ports of masqueraded connections, for nodes where others masquerade to
-	// the node's address, too. 0 and 0: any.
+	// MasqueradeMin and MasqueradeMax bound the source ports of masqueraded connections, for nodes where
+	// others masquerade to the node's address, too. 0 and 0: any.
 	MasqueradeMin, MasqueradeMax uint16
 	// BriefEndpoints leaves out the comments of endpoint rules, of which there are many.
 	BriefEndpoints bool
 
 	Scope Scope
-	// PodDevice is, with Scope Host, the device by which traffic from the bridge's pods enters the node's network
-	// stack; "": the model's detector is used.
+	// PodDevice is, with Scope Host, the device by which traffic from the bridge's pods enters the node's
+	// network stack; "": the model's detector is used.
 	PodDevice string
 }
 

@@ -35,8 +35,8 @@ func NewNode(c Config, f k8s.Family, m *k8s.Model) Node {
 	return n
 }
 
-// RefusesOtherPorts reports whether packets to ports of a ClusterIP that it does not serve are refused: it is in a Service range, or none
-// is known.
+// RefusesOtherPorts reports whether packets to ports of a ClusterIP that it does not serve are refused: it is
+// in a Service range, or none is known.
 func (n *Node) RefusesOtherPorts(clusterIP netip.Addr) bool {
 	return len(n.Ranges) == 0 || slices.ContainsFunc(n.Ranges, func(r netip.Prefix) bool { return r.Contains(clusterIP) })
 }

@@ -20,13 +20,15 @@ const addressesPeriod = time.Minute
 // addressesPause is how long nkp waits before it subscribes to announcements of addresses again.
 const addressesPause = time.Second
 
-// ipvsDevice is the interface to which kube-proxy's IPVS mode assigns every Service's address. None of them is the node's.
+// ipvsDevice is the interface to which kube-proxy's IPVS mode assigns every Service's address. None of them
+// is the node's.
 const ipvsDevice = "kube-ipvs0"
 
-// LocalAddresses returns the addresses that the kernel takes for the node's at which a NodePort may be served, sorted: those of its
-// interfaces and those of routes of type local, without loopback addresses, ranges, and the link-local addresses that each IPv6 interface
-// has; in mode ovs without any link-local ones. It returns none if the settings name the node's addresses, and none in mode ovs if the
-// bridge is not visible, because this is not the node's network namespace.
+// LocalAddresses returns the addresses that the kernel takes for the node's at which a NodePort may be
+// served, sorted: those of its interfaces and those of routes of type local, without loopback addresses,
+// ranges, and the link-local addresses that each IPv6 interface has; in mode ovs without any link-local ones.
+// It returns none if the settings name the node's addresses, and none in mode ovs if the bridge is not
+// visible, because this is not the node's network namespace.
 func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil

@@ -37,14 +37,15 @@ type Options struct {
 	// Reviewer decides who may read the metrics; nil: everyone who reaches the address.
 	Reviewer *apiserver.Reviewer
 	DB       *ovsdb.Client // the switch, for mode.OVS
-	// Auto reports whether nkp has chosen the mode. Status and an Event then name the reason if it would choose
-	// another one now.
+	// Auto reports whether nkp has chosen the mode. Status and an Event then name the reason if it would
+	// choose another one now.
 	Auto bool
 	// Notes returns further warnings for status; nil: there are none.
 	Notes func() []string
 	// Configz returns the configurations in force by their group, for /configz; nil: none is shown.
 	Configz func() map[string]any
-	// SetVerbosity changes how much is logged while the agent runs, by klog's number; nil: that cannot be changed.
+	// SetVerbosity changes how much is logged while the agent runs, by klog's number; nil: that cannot be
+	// changed.
 	SetVerbosity func(level uint32)
 	// LogLevel is the level from which the agent logs, for nkp log-level; nil: it cannot be changed.
 	LogLevel *slog.LevelVar
@@ -110,7 +111,8 @@ type Agent struct {
 	spawn         func(run func(context.Context) error) // runs something as long as the agent
 }
 
-// follower receives the model's changes: a data plane, the health checks, or the check of listening processes.
+// follower receives the model's changes: a data plane, the health checks, or the check of listening
+// processes.
 type follower interface {
 	// Update takes the model's changes, the first time everything. It must not block.
 	Update(*k8s.Model, k8s.Changes)
@@ -174,8 +176,8 @@ func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
 	a.events.Service(name, apiserver.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
 
-// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a permanent error:
-// retrying cannot help.
+// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a
+// permanent error: retrying cannot help.
 func (a *Agent) Run(ctx context.Context) error {
 	a.lastModes = a.set.LastModes()
 	if before := a.set.changedFrom(a.mode); before != "" {
@@ -232,8 +234,8 @@ func (a *Agent) watchMode() {
 	})
 }
 
-// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the context
-// ends.
+// watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the
+// context ends.
 func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) {
 	a.modes.Run(ctx, mode.DropsPeriod, a.set.Choosing(scope).Drops)
 }
@@ -292,11 +294,12 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	a.flush(ctx)
 }
 
-// podCIDRPatience is how long --detect-local-mode NodeCIDR waits for a controller to assign the node a range, as in kube-proxy.
+// podCIDRPatience is how long --detect-local-mode NodeCIDR waits for a controller to assign the node a range,
+// as in kube-proxy.
 const podCIDRPatience = 5 * time.Minute
 
-// flush hands the model's changes to the data plane. The first time it hands over everything, and only once nkp can tell
-// which clients are pods; until then the installed rules stay.
+// flush hands the model's changes to the data plane. The first time it hands over everything, and only once
+// nkp can tell which clients are pods; until then the installed rules stay.
 func (a *Agent) flush(ctx context.Context) {
 	if a.waitsForPodCIDR() {
 		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)", "node", a.set.NodeName, "atMost", podCIDRPatience)

@@ -68,7 +68,8 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 	return list, nil
 }
 
-// Flows asks what is installed of a Service, or with the name "" of all, with at most most objects; 0: as many as the agent lists.
+// Flows asks what is installed of a Service, or with the name "" of all, with at most most objects; 0: as
+// many as the agent lists.
 func (c *Caller) Flows(ctx context.Context, namespace, name string, most int) (*FlowList, error) {
 	q := url.Values{"namespace": {namespace}, "name": {name}, "most": {strconv.Itoa(most)}}
 	return fetch[FlowList](ctx, c, http.MethodGet, "/v1/flows?"+q.Encode())

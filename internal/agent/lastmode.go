@@ -12,8 +12,8 @@ import (
 // modeFile remembers which data planes the last run worked with, a word each.
 func (s *Settings) modeFile() string { return filepath.Join(s.modeDir(), "mode") }
 
-// LastModes returns the data planes of the last run on this node since it booted; none: nothing is known. The first is the
-// main one.
+// LastModes returns the data planes of the last run on this node since it booted; none: nothing is known. The
+// first is the main one.
 func (s *Settings) LastModes() []mode.Mode {
 	if s.Socket == "" || s.checkModeDir() != nil {
 		return nil
@@ -51,7 +51,8 @@ func (s *Settings) ForgetModes() {
 	}
 }
 
-// changedFrom returns the main data plane of the last run if this run's is another; "": it is the same, or not known.
+// changedFrom returns the main data plane of the last run if this run's is another; "": it is the same, or
+// not known.
 func (s *Settings) changedFrom(m mode.Mode) mode.Mode {
 	last := s.LastModes()
 	if len(last) == 0 || slices.Contains(last[:1], m) {

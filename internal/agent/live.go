@@ -24,8 +24,8 @@ import (
 // ErrNoLive says that a data plane cannot be asked about single packets.
 var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
 
-// compare compares the model's answer with the bridge, or with iptables or nftables for packets that do not cross the bridge. The model has
-// the packet's Service port only.
+// compare compares the model's answer with the bridge, or with iptables or nftables for packets that do not
+// cross the bridge. The model has the packet's Service port only.
 func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	db := now.switchNow()
 	switch {
@@ -56,8 +56,8 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 	return ErrNoLive
 }
 
-// OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that do not. beside are
-// the families of which the node's addresses are not on the bridge.
+// OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that
+// do not. beside are the families of which the node's addresses are not on the bridge.
 func OnBridge(scope string, beside []k8s.Family, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
 	to := q.To.Addr()
 	_, isPort := portNumber(db, q.In)
@@ -107,7 +107,8 @@ func LiveDifferences(d *bridge.Differences) *live.Differences {
 	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside), FailOpen: d.FailOpen}
 }
 
-// LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the caller's to set.
+// LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the
+// caller's to set.
 func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 	tracker, err := dpctl.Find(s.OVSDB, db.DatapathType)
 	if err != nil {
@@ -131,8 +132,8 @@ func (p *planes) switchNow() *ovsdb.Switch {
 	return &db
 }
 
-// PortNames returns the names of the port by which a packet enters and of the uplink. in may be a name or a number; db is nil if
-// there is no switch to ask.
+// PortNames returns the names of the port by which a packet enters and of the uplink. in may be a name or a
+// number; db is nil if there is no switch to ask.
 func (s *Settings) PortNames(db *ovsdb.Switch, in string) (name, uplink string) {
 	name, uplink = in, s.Uplink
 	if db == nil {
@@ -199,8 +200,8 @@ func tables(ctx context.Context, m *k8s.Model, q trace.Question) live.Tables {
 	}
 }
 
-// CompareOwn adds to r.Live, for a packet of the node's own processes, how the kernel sends it to the bridge, and what the node's rules
-// do with it and with its answer.
+// CompareOwn adds to r.Live, for a packet of the node's own processes, how the kernel sends it to the bridge,
+// and what the node's rules do with it and with its answer.
 func (s *Settings) CompareOwn(ctx context.Context, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	if r.Source != k8s.ThisNode || q.In != "" || q.From.Addr().IsLoopback() {
 		return nil

@@ -8,8 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// localTraffic is the plane of iptables or nftables for what the node sends to itself (serving.Own). It passes on only Services that
-// may be reached at an address of the node, because the others, usually most of them, would take memory for nothing.
+// localTraffic is the plane of iptables or nftables for what the node sends to itself (serving.Own). It
+// passes on only Services that may be reached at an address of the node, because the others, usually most of
+// them, would take memory for nothing.
 type localTraffic struct {
 	*fallback.Plane
 	known map[k8s.PortName]bool // handed on; nil before the first Update

@@ -8,15 +8,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// How a burst of changes is batched: each batch costs the data plane a transaction, and Open vSwitch a revalidation of its cached
-// flows. The first change after a quiet period is passed on at once.
+// How a burst of changes is batched: each batch costs the data plane a transaction, and Open vSwitch a
+// revalidation of its cached flows. The first change after a quiet period is passed on at once.
 const (
 	burstGap  = 5 * time.Millisecond  // this long without a change ends a burst
 	burstMost = 50 * time.Millisecond // longest burst
 )
 
-// mailbox is the k8s.Sink of the agent: it collects what the source reports until the loop takes it. The source
-// never waits for the switch.
+// mailbox is the k8s.Sink of the agent: it collects what the source reports until the loop takes it. The
+// source never waits for the switch.
 type mailbox struct {
 	arrived dataplane.Signal // has a token when the loop is to call take
 

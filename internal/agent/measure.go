@@ -35,7 +35,8 @@ type MetricsSettings struct {
 // counterPatience is how long a loop may work without progress before scrapes stop reading counters.
 const counterPatience = 2 * time.Second
 
-// makeMetrics makes what data planes and loop report to, and its server. It fails if the files of a certificate cannot be read.
+// makeMetrics makes what data planes and loop report to, and its server. It fails if the files of a
+// certificate cannot be read.
 func (a *Agent) makeMetrics(o *Options) error {
 	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect, Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
 	if o.Metrics.Services {
@@ -115,7 +116,8 @@ type snapshot struct {
 	synced           bool
 	errors, warnings int
 	ports, endpoints map[k8s.Family]int
-	// internal and external count the Service ports whose traffic is dropped because they have no local endpoint.
+	// internal and external count the Service ports whose traffic is dropped because they have no local
+	// endpoint.
 	internal, external map[k8s.Family]int
 	planes             planes
 	nodeIPs            []netip.Addr
@@ -160,7 +162,8 @@ func (a *Agent) count() *snapshot {
 	return t
 }
 
-// collect emits the states at a scrape. If the loop does not answer in time, its values are those of the last scrape.
+// collect emits the states at a scrape. If the loop does not answer in time, its values are those of the last
+// scrape.
 func (a *Agent) collect(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), loopWait)
 	defer cancel()
@@ -203,8 +206,8 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Warnings, float64(warnings))
 }
 
-// collect emits the metrics of the data planes and returns the number of their warnings. It does not wait for their loops. It waits
-// for the switch until the context ends.
+// collect emits the metrics of the data planes and returns the number of their warnings. It does not wait for
+// their loops. It waits for the switch until the context ends.
 func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) {
 	for _, pl := range p.all {
 		refused := 0

@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// startReserve is the size of an allocation that makes the heap seem larger until the first state is in force. nkp never writes
-// to it, so that it takes no memory. A start allocates several times what it leaves behind. Without the reserve, the garbage
-// collector would run thirty times meanwhile and take a third of the start's CPU time. With it, the collector runs about six
-// times: first when the heap has half of the reserve, and each time that much later than otherwise.
+// startReserve is the size of an allocation that makes the heap seem larger until the first state is in
+// force. nkp never writes to it, so that it takes no memory. A start allocates several times what it leaves
+// behind. Without the reserve, the garbage collector would run thirty times meanwhile and take a third of the
+// start's CPU time. With it, the collector runs about six times: first when the heap has half of the reserve,
+// and each time that much later than otherwise.
 const startReserve = 96 << 20
 
 //lint:ignore U1000 it is held, not read
 var reserve []byte
 
-// SaveMemory tunes the garbage collector for a process that holds much and allocates little: between collections the heap
-// grows by half instead of doubling. It does nothing if GOGC is set.
+// SaveMemory tunes the garbage collector for a process that holds much and allocates little: between
+// collections the heap grows by half instead of doubling. It does nothing if GOGC is set.
 func SaveMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -25,8 +26,9 @@ func SaveMemory() {
 	}
 }
 
-// The start ends settleAfter after the first state is in force, when nkp holds what it will hold from then on. If a data plane
-// has not got there settleAtMost after the source has synced, memory is settled then, too.
+// The start ends settleAfter after the first state is in force, when nkp holds what it will hold from then
+// on. If a data plane has not got there settleAtMost after the source has synced, memory is settled then,
+// too.
 const (
 	settleAfter  = time.Second
 	settleAtMost = 30 * time.Second
@@ -50,8 +52,8 @@ func (s *settling) in(d time.Duration) {
 	s.timer = time.AfterFunc(d, s.settle)
 }
 
-// settleMemory returns memory that only the start needed to the system. It also limits further growth of the heap, because
-// changes are small and leave little garbage; if GOGC is set, that limit is not changed.
+// settleMemory returns memory that only the start needed to the system. It also limits further growth of the
+// heap, because changes are small and leave little garbage; if GOGC is set, that limit is not changed.
 func settleMemory() {
 	if os.Getenv("GOGC") == "" {
 		reserve = nil

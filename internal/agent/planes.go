@@ -40,14 +40,16 @@ var kinds = map[mode.Mode]kind{
 	mode.Windows:  {"hns", "HNS", "RefusedByHNS"},
 }
 
-// planes are the data planes of this node: one, or the bridge and, beside it, nftables or iptables for what does not cross it.
+// planes are the data planes of this node: one, or the bridge and, beside it, nftables or iptables for what
+// does not cross it.
 type planes struct {
 	all      []plane         // the main one first
 	bridge   *bridge.Plane   // the OVS data plane in all; nil if there is none
 	fallback *fallback.Plane // the iptables or nftables data plane in all; nil if there is none
 }
 
-// makePlanes creates the data plane of the agent's mode. hostPlane decides later what serves alongside the bridge.
+// makePlanes creates the data plane of the agent's mode. hostPlane decides later what serves alongside the
+// bridge.
 func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	hooks := a.hooks(a.mode)
 	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced
@@ -112,7 +114,8 @@ func (a *Agent) newFallback(by mode.Mode, scope serving.Scope, hooks dataplane.H
 	return iptables.New(set.IPTablesOptions(scope))
 }
 
-// IPTablesScope returns which traffic nftables or iptables handles in addition to the bridge, given how host traffic is handled; ok is false if none.
+// IPTablesScope returns which traffic nftables or iptables handles in addition to the bridge, given how host
+// traffic is handled; ok is false if none.
 func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope serving.Scope, ok bool) {
 	switch {
 	case form == bridge.HostIPTables || form == bridge.HostNFTables:
@@ -123,8 +126,9 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope serving.Scope, 
 	return 0, false
 }
 
-// hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the model, or leaves that open
-// until the node has an address. It runs on the loop. Errors are logged, not returned: its failure must not stop the bridge.
+// hostPlane adds iptables or nftables to the bridge if the node's own traffic needs it, and hands it the
+// model, or leaves that open until the node has an address. It runs on the loop. Errors are logged, not
+// returned: its failure must not stop the bridge.
 func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	if a.bridge == nil {
 		return
@@ -177,7 +181,8 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	})
 }
 
-// noHostPlane removes the iptables rules of an earlier run beside the bridge. A kube-proxy that serves by them since keeps them.
+// noHostPlane removes the iptables rules of an earlier run beside the bridge. A kube-proxy that serves by
+// them since keeps them.
 func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, mode.IPTables) {
 		return

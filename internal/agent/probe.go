@@ -26,7 +26,8 @@ import (
 // probePause is the least time between a probe and the next.
 const probePause = time.Second
 
-// serveProbe answers POST /v1/trace/probe, with the parameters of GET /v1/trace: the one request that sends something.
+// serveProbe answers POST /v1/trace/probe, with the parameters of GET /v1/trace: the one request that sends
+// something.
 func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
 	if !a.probing.TryLock() {
 		http.Error(w, "another probe is under way, or has ended less than a second ago: wait, then try again", http.StatusTooManyRequests)
@@ -44,7 +45,8 @@ type prober struct {
 	// each lists the connections of the conntrack table that has the probe's, forget deletes the probe's own.
 	each   func(context.Context, func(*dpctl.Connection) error) error
 	forget func(ctx context.Context, endpoint netip.AddrPort) error
-	// link is the bridge that the packet crosses; nil: none of nkp's. port is where a pod's packet enters; nil: the packet is the node's own.
+	// link is the bridge that the packet crosses; nil: none of nkp's. port is where a pod's packet enters;
+	// nil: the packet is the node's own.
 	link func(context.Context, pipeline.Probe) (*bridge.Probing, error)
 	port *ovsdb.Port
 	// others reports that flows of others decide on an answer that nkp has translated.
@@ -55,12 +57,14 @@ type prober struct {
 	deaf error
 	// leaving returns how a packet to an endpoint leaves the bridge; "": not known.
 	leaving func(ctx context.Context, endpoint netip.AddrPort) string
-	// count returns what the switch has counted, whyLost what is known of why an endpoint did not answer since; nil: no switch.
+	// count returns what the switch has counted, whyLost what is known of why an endpoint did not answer
+	// since; nil: no switch.
 	count   func(context.Context) bridge.Counted
 	whyLost func(ctx context.Context, before bridge.Counted, endpoint, client netip.Addr, answers bool) string
 }
 
-// probe sends the packet of a question, and describes in r.Probe what became of it. An error says why it was not sent.
+// probe sends the packet of a question, and describes in r.Probe what became of it. An error says why it was
+// not sent.
 func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
 	p := &prober{Probe: &trace.Probe{Steps: []string{}}, q: q, r: r}
 	db := now.switchNow()
@@ -302,8 +306,8 @@ func (p *prober) run(ctx context.Context) error {
 	return p.deaf
 }
 
-// awaitClosed waits until conntrack has seen that the probe's TCP connection is closed, so that its entry is not deleted under the last
-// packet: on the kernel datapath the switch may still work on that.
+// awaitClosed waits until conntrack has seen that the probe's TCP connection is closed, so that its entry is
+// not deleted under the last packet: on the kernel datapath the switch may still work on that.
 func (p *prober) awaitClosed(ctx context.Context, entry *dpctl.Connection) {
 	open := []string{"SYN_SENT", "SYN_RECV", "ESTABLISHED"}
 	const most = 5

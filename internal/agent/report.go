@@ -25,7 +25,8 @@ type Report struct {
 	Log           string         `json:"log"`       // its newest lines
 }
 
-// report describes the node for a bug report. It does not wait for the agent's loop, and for the switch not long.
+// report describes the node for a bug report. It does not wait for the agent's loop, and for the switch not
+// long.
 func (a *Agent) report(ctx context.Context) *Report {
 	r := &Report{Version: Version, Platform: runtime.GOOS + "/" + runtime.GOARCH + " " + runtime.Version()}
 	kernel, _ := os.ReadFile("/proc/version") // on Linux
@@ -49,8 +50,8 @@ func (a *Agent) report(ctx context.Context) *Report {
 	return r
 }
 
-// DescribeSwitch returns the rows that nkp reads of the database, one a line. Of external_ids and other_config it has only what nkp
-// uses, because others may keep anything there.
+// DescribeSwitch returns the rows that nkp reads of the database, one a line. Of external_ids and
+// other_config it has only what nkp uses, because others may keep anything there.
 func DescribeSwitch(sw ovsdb.Switch) string {
 	var b strings.Builder
 	ports, controllers := sw.Ports, sw.Controllers

@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// sourceAway returns since when the API server does not answer, and what that means for an answer of nkp's; "": it answers, or
-// the source is none, or there was nothing to answer from yet.
+// sourceAway returns since when the API server does not answer, and what that means for an answer of nkp's;
+// "": it answers, or the source is none, or there was nothing to answer from yet.
 func (a *Agent) sourceAway() string {
 	since := a.awaySince()
 	if since.IsZero() {
@@ -29,7 +29,8 @@ func (a *Agent) notSynced() error {
 	return errors.New("the agent's source has not synced yet")
 }
 
-// awaySince returns since when the API server has not answered; the zero Time: it answers, or it is not the source.
+// awaySince returns since when the API server has not answered; the zero Time: it answers, or it is not the
+// source.
 func (a *Agent) awaySince() time.Time {
 	if server, ok := a.source.(interface{ AwaySince() time.Time }); ok {
 		return server.AwaySince()
@@ -37,8 +38,8 @@ func (a *Agent) awaySince() time.Time {
 	return time.Time{}
 }
 
-// servedServer returns a warning if the address at which nkp reaches the API server is a Service's; "": it is not. A node on which
-// nothing is programmed yet cannot reach it.
+// servedServer returns a warning if the address at which nkp reaches the API server is a Service's; "": it is
+// not. A node on which nothing is programmed yet cannot reach it.
 func (a *Agent) servedServer() string {
 	server, ok := a.source.(interface{ URL() string })
 	if !ok {

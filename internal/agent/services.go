@@ -63,7 +63,8 @@ type EndpointInfo struct {
 	InForce bool `json:"inForce"`
 	// Why says why not, or which frontends it is not in force for.
 	Why string `json:"why,omitempty"`
-	// Connections counts the TCP connections to it that the conntrack table holds; nil: not asked for, or not known.
+	// Connections counts the TCP connections to it that the conntrack table holds; nil: not asked for, or not
+	// known.
 	Connections *dpctl.Outcomes `json:"connections,omitempty"`
 }
 
@@ -80,7 +81,8 @@ type ServiceFilter struct {
 // servicesBatch is how many Service ports are looked at while the agent's loop waits.
 const servicesBatch = 200
 
-// countersWait bounds how long services waits for counters. If the switch does not answer at all, Plane.Counters fails earlier.
+// countersWait bounds how long services waits for counters. If the switch does not answer at all,
+// Plane.Counters fails earlier.
 const countersWait = 5 * time.Second
 
 // services describes the Service ports that the filter selects, sorted by name.
@@ -217,7 +219,8 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 	return names
 }
 
-// describe puts a Service port, its endpoints and the addresses where it is not served in the form of ServiceInfo.
+// describe puts a Service port, its endpoints and the addresses where it is not served in the form of
+// ServiceInfo.
 func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) ServiceInfo {
 	view := sp.View(nil)
 	s := ServiceInfo{
@@ -243,8 +246,9 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 	return s
 }
 
-// policies reports whether any frontend may use all endpoints, and whether any uses only local ones. Frontends other than the
-// ClusterIP serve the node itself and its pods from all endpoints, regardless of the policy.
+// policies reports whether any frontend may use all endpoints, and whether any uses only local ones.
+// Frontends other than the ClusterIP serve the node itself and its pods from all endpoints, regardless of the
+// policy.
 func policies(sp *k8s.ServicePort) (cluster, local bool) {
 	router := k8s.Router{Loopback: true}
 	for i := range sp.Frontends {

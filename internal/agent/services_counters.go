@@ -13,8 +13,8 @@ type counted struct {
 	note string
 }
 
-// Counters returns the counters of the node's data plane by Service port, and why numbers are missing ("": none are). The
-// map is shared: it must not be changed.
+// Counters returns the counters of the node's data plane by Service port, and why numbers are missing ("":
+// none are). The map is shared: it must not be changed.
 func (a *Agent) Counters(ctx context.Context) (by map[k8s.PortName]k8s.Counters, note string, err error) {
 	var now planes
 	if err := a.ask(ctx, func() { now = a.planes }); err != nil {

@@ -14,8 +14,8 @@ import (
 // outcomesWait bounds how long conntrack entries are read for an answer about Services.
 const outcomesWait = 3 * time.Second
 
-// addOutcomes counts the TCP connections to each endpoint in force by their outcome, and adds a problem where many failed. It reads
-// the whole conntrack table once. If that fails, a note has the reason.
+// addOutcomes counts the TCP connections to each endpoint in force by their outcome, and adds a problem where
+// many failed. It reads the whole conntrack table once. If that fails, a note has the reason.
 func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 	outcomes := map[netip.AddrPort]*dpctl.Outcomes{}
 	each := func(do func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort)) {
@@ -53,8 +53,8 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 	})
 }
 
-// connections calls do for each conntrack entry of nkp's zone on the bridge or, with iptables, of the kernel's zone 0. They include
-// connections that go directly to an endpoint.
+// connections calls do for each conntrack entry of nkp's zone on the bridge or, with iptables, of the
+// kernel's zone 0. They include connections that go directly to an endpoint.
 func (p *planes) connections(ctx context.Context, do func(*dpctl.Connection) error) error {
 	switch {
 	case p.bridge != nil:

@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// problems returns the refusals and notices of the data planes by Service port, and in notes which of them are unknown. Those
-// about all ports of a Service have a key with its ServiceName alone.
+// problems returns the refusals and notices of the data planes by Service port, and in notes which of them
+// are unknown. Those about all ports of a Service have a key with its ServiceName alone.
 func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, notes []string, err error) {
 	of = map[k8s.PortName][]string{}
 	for _, pl := range p.all {
@@ -34,8 +34,8 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 	return of, notes, nil
 }
 
-// emptyProblems returns which frontends have no endpoint in force, what happens to new connections there, and the reason
-// if no node has one. HNS can neither refuse nor drop.
+// emptyProblems returns which frontends have no endpoint in force, what happens to new connections there, and
+// the reason if no node has one. HNS can neither refuse nor drop.
 func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []string) {
 	refused, dropped := "new connections are refused", "are dropped"
 	if m == mode.Windows {
@@ -63,8 +63,8 @@ func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []s
 	return out
 }
 
-// deadPorts returns a problem for each local endpoint in force that packets cannot reach according to the switch's database, and for
-// each reason why some may not.
+// deadPorts returns a problem for each local endpoint in force that packets cannot reach according to the
+// switch's database, and for each reason why some may not.
 func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.EndpointState) (out []string) {
 	for i := range states {
 		if e := &states[i]; sw != nil && e.Local && (e.InCluster || e.InLocal) {
@@ -74,7 +74,8 @@ func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.Endp
 	return out
 }
 
-// portProblems returns what the switch's database, and what ovs-vswitchd said last, have against the port of a pod of this node.
+// portProblems returns what the switch's database, and what ovs-vswitchd said last, have against the port of
+// a pod of this node.
 func (s *Settings) portProblems(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr, pod string) (out []string) {
 	switch why, unknown := s.DeadPort(sw, node, ip); {
 	case unknown:
@@ -95,7 +96,8 @@ func frontendText(f *k8s.Frontend) string {
 	return fmt.Sprintf("%s %s", f.Type, netip.AddrPortFrom(f.Address, f.Port))
 }
 
-// objectProblems returns what is wrong with the Services of some ports and with their EndpointSlices. It runs on the loop.
+// objectProblems returns what is wrong with the Services of some ports and with their EndpointSlices. It runs
+// on the loop.
 func (a *Agent) objectProblems(names []k8s.PortName) map[k8s.ServiceName][]string {
 	wanted := make(map[k8s.ServiceName]bool, len(names))
 	for _, n := range names {
@@ -122,7 +124,8 @@ func (a *Agent) objectProblems(names []k8s.PortName) map[k8s.ServiceName][]strin
 	return out
 }
 
-// refOf returns the object that a warning is about. Warnings of a source have no Ref, only a text that names the object.
+// refOf returns the object that a warning is about. Warnings of a source have no Ref, only a text that names
+// the object.
 func refOf(w *k8s.Warning) k8s.Ref {
 	if w.Ref != (k8s.Ref{}) {
 		return w.Ref
@@ -132,8 +135,8 @@ func refOf(w *k8s.Warning) k8s.Ref {
 	return k8s.Ref{Kind: k8s.Kind(kind), Namespace: namespace, Name: name}
 }
 
-// serviceOf returns the Service that an object is or belongs to. Of a slice that was never valid only the name is known:
-// the EndpointSlice controller names slices after their Service, with a suffix.
+// serviceOf returns the Service that an object is or belongs to. Of a slice that was never valid only the
+// name is known: the EndpointSlice controller names slices after their Service, with a suffix.
 func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	if n, ok := a.tracker.ServiceOf(ref); ok {
 		return n, true
@@ -142,8 +145,8 @@ func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 	return k8s.ServiceName{Namespace: ref.Namespace, Name: ref.Name[:max(i, 0)]}, ref.Kind == k8s.KindEndpointSlice && i > 0
 }
 
-// listenerProblems returns, by namespace/name:port, the processes of the node whose listening port a Service hides. A NodePort of
-// both families is named in one of them.
+// listenerProblems returns, by namespace/name:port, the processes of the node whose listening port a Service
+// hides. A NodePort of both families is named in one of them.
 func (a *Agent) listenerProblems() map[string][]string {
 	out := map[string][]string{}
 	for _, c := range a.ports.Conflicts() {

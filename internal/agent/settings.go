@@ -41,8 +41,9 @@ type Settings struct {
 	Conntrack    sysctl.Settings
 }
 
-// ownPortMin is where the kernel's default range for the node's own connections begins (net.ipv4.ip_local_port_range). Above it
-// are neither NodePorts nor the ports with which the bridge masquerades (pipeline.MasqueradePortMax).
+// ownPortMin is where the kernel's default range for the node's own connections begins
+// (net.ipv4.ip_local_port_range). Above it are neither NodePorts nor the ports with which the bridge
+// masquerades (pipeline.MasqueradePortMax).
 const ownPortMin = 32768
 
 // fallbackOptions returns the options that the data planes iptables and nftables both have, for a scope.
@@ -83,13 +84,14 @@ func (s *Settings) Choosing(scope serving.Scope) *mode.Node {
 	}
 }
 
-// Beside returns which data plane serves the node's own traffic beside a bridge, for a scope; see [mode.Facts.Beside]. last returns
-// the data planes of the last run.
+// Beside returns which data plane serves the node's own traffic beside a bridge, for a scope; see
+// [mode.Facts.Beside]. last returns the data planes of the last run.
 func (s *Settings) Beside(ctx context.Context, scope serving.Scope, last func() []mode.Mode) (m mode.Mode, why string) {
 	return s.Choosing(scope).Facts(ctx, mode.Auto, nil, last).Beside()
 }
 
-// DiffRules returns how the rules of iptables or nftables, as mode says, differ from those that a model calls for; "": not at all.
+// DiffRules returns how the rules of iptables or nftables, as mode says, differ from those that a model calls
+// for; "": not at all.
 func (s *Settings) DiffRules(ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model) (string, error) {
 	if by == mode.NFTables {
 		return nftables.Diff(m, s.NFTablesOptions(scope))
@@ -97,8 +99,8 @@ func (s *Settings) DiffRules(ctx context.Context, by mode.Mode, scope serving.Sc
 	return iptables.Diff(ctx, m, s.IPTablesOptions(scope))
 }
 
-// WindowsOptions returns the options of the HNS data plane. kube-proxy's iptables periods apply to all its modes
-// except IPVS.
+// WindowsOptions returns the options of the HNS data plane. kube-proxy's iptables periods apply to all its
+// modes except IPVS.
 func (s *Settings) WindowsOptions() windows.Options {
 	o := s.Windows
 	o.AuditPeriod, o.MinSync = s.Fallback.SyncPeriod, s.Fallback.MinSyncPeriod
@@ -118,7 +120,8 @@ func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	return o
 }
 
-// cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables beside it.
+// cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables
+// beside it.
 func (s *Settings) cost(by mode.Mode) func(*k8s.Size) int {
 	switch {
 	case by == mode.IPTables:

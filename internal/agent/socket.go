@@ -20,20 +20,23 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
-// askTimeout bounds how long a command waits for the agent. statusTimeout is for status, for which the agent waits at most a
-// fraction of a second. The agent ends its own waits after serveTimeout, so that its reason reaches the command.
+// askTimeout bounds how long a command waits for the agent. statusTimeout is for status, for which the agent
+// waits at most a fraction of a second. The agent ends its own waits after serveTimeout, so that its reason
+// reaches the command.
 const (
 	askTimeout    = 30 * time.Second
 	serveTimeout  = askTimeout - 5*time.Second
 	statusTimeout = 5 * time.Second
 )
 
-// socketLimits limits the clients of the socket. An answer may start at the very end of askTimeout, and be long.
+// socketLimits limits the clients of the socket. An answer may start at the very end of askTimeout, and be
+// long.
 var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTimeout}
 
-// serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a named pipe for
-// Administrators only, until the context ends. A socket that a dead agent left behind is taken over; a live one is an error.
-// While another user holds the pipe's name, the agent goes on without the pipe and tries again.
+// serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a
+// named pipe for Administrators only, until the context ends. A socket that a dead agent left behind is taken
+// over; a live one is an error. While another user holds the pipe's name, the agent goes on without the pipe
+// and tries again.
 func (a *Agent) serve(ctx context.Context) error {
 	l, err := a.listen(ctx)
 	if err != nil {
@@ -175,7 +178,8 @@ func NewRemoteCaller(node string, dial func(context.Context) (net.Conn, error)) 
 	return newCaller("node "+node, true, dial)
 }
 
-// remoteConns bounds the connections of a remote Caller, because each is a process in the agent's pod. After remoteIdle an unused one is closed.
+// remoteConns bounds the connections of a remote Caller, because each is a process in the agent's pod. After
+// remoteIdle an unused one is closed.
 const (
 	remoteConns = 2
 	remoteIdle  = time.Minute
@@ -244,14 +248,15 @@ func fetch[T any](ctx context.Context, c *Caller, method, path string) (*T, erro
 	return value, nil
 }
 
-// What is read of an agent's answer at most. An agent of another node is trusted with less, because the administrator who asks all of
-// them must not suffer from one.
+// What is read of an agent's answer at most. An agent of another node is trusted with less, because the
+// administrator who asks all of them must not suffer from one.
 const (
 	maxLocalAnswer  = 1 << 30
 	maxRemoteAnswer = 64 << 20
 )
 
-// printable returns a text, or one in JSON, without characters that a terminal could interpret or that hide others.
+// printable returns a text, or one in JSON, without characters that a terminal could interpret or that hide
+// others.
 func printable(text []byte) []byte {
 	keep := func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) }
 	out := make([]byte, 0, len(text))
@@ -312,7 +317,8 @@ func (c *Caller) request(ctx context.Context, method, path string) ([]byte, erro
 	return body, nil
 }
 
-// unanswered returns the error for a request that got no answer. It wraps ErrAbsent only if nothing listens on the socket.
+// unanswered returns the error for a request that got no answer. It wraps ErrAbsent only if nothing listens
+// on the socket.
 func (c *Caller) unanswered(err error, after time.Duration) error {
 	switch {
 	case c.remote:

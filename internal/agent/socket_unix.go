@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// listen listens on a unix socket that only root may use. It replaces the socket of an agent that has ended, and nothing
-// else: a live socket, and any other file of that name, is an error.
+// listen listens on a unix socket that only root may use. It replaces the socket of an agent that has ended,
+// and nothing else: a live socket, and any other file of that name, is an error.
 func listen(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -32,21 +32,22 @@ func listen(path string) (net.Listener, error) {
 	if err := removeDead(path); err != nil {
 		return nil, err
 	}
-	// The socket must never be open to other users, not even between its creation and a chmod. The mask applies to the whole
-	// process: a file created elsewhere at this moment is closed to other users, too.
+	// The socket must never be open to other users, not even between its creation and a chmod. The mask
+	// applies to the whole process: a file created elsewhere at this moment is closed to other users, too.
 	mask := syscall.Umask(0o177)
 	defer syscall.Umask(mask)
 	return net.Listen("unix", path)
 }
 
-// dirLockLimit is how long listen waits for the lock of the socket's directory. An agent that starts holds it for the time of listen,
-// in which it may wait dialLimit for the socket that it finds.
+// dirLockLimit is how long listen waits for the lock of the socket's directory. An agent that starts holds it
+// for the time of listen, in which it may wait dialLimit for the socket that it finds.
 const dirLockLimit = dialLimit + 5*time.Second
 
 // dialLimit is how long removeDead waits for an answer.
 const dialLimit = 30 * time.Second
 
-// lockDir locks the directory of the socket, in which agents with other sockets may start at the same time. It waits no longer than limit.
+// lockDir locks the directory of the socket, in which agents with other sockets may start at the same time.
+// It waits no longer than limit.
 func lockDir(dir *os.File, limit time.Duration) error {
 	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -73,7 +74,8 @@ func removeDead(path string) error {
 	if kind := info.Mode().Type(); kind != os.ModeSocket {
 		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
 	}
-	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no processor.
+	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no
+	// processor.
 	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
 	defer cancel()
 	conn, err := dial(ctx, path)
@@ -114,8 +116,8 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 // CheckSocket accepts every name of a socket.
 func CheckSocket(string) error { return nil }
 
-// modeDir returns the directory of modeFile: that of the socket, so that a reboot removes the file together with rules and
-// flows.
+// modeDir returns the directory of modeFile: that of the socket, so that a reboot removes the file together
+// with rules and flows.
 func (s *Settings) modeDir() string { return filepath.Dir(s.Socket) }
 
 func (s *Settings) makeModeDir() error { return os.MkdirAll(s.modeDir(), 0o755) }

@@ -18,12 +18,13 @@ import (
 // pipePrefix is what the names of this machine's pipes begin with.
 const pipePrefix = `\\.\pipe\`
 
-// onlyAdministrators is the security descriptor of the agent's pipe: SYSTEM and Administrators may use it, no other user, and
-// nothing is inherited. Clients on other machines are refused by the pipe itself (PIPE_REJECT_REMOTE_CLIENTS).
+// onlyAdministrators is the security descriptor of the agent's pipe: SYSTEM and Administrators may use it, no
+// other user, and nothing is inherited. Clients on other machines are refused by the pipe itself
+// (PIPE_REJECT_REMOTE_CLIENTS).
 const onlyAdministrators = "D:P(A;;GA;;;SY)(A;;GA;;;BA)"
 
-// listen listens on a named pipe. The pipe of an agent ends with its process. Any user may create a pipe of any name; if the
-// name is taken, the error is an errTaken.
+// listen listens on a named pipe. The pipe of an agent ends with its process. Any user may create a pipe of
+// any name; if the name is taken, the error is an errTaken.
 func listen(path string) (net.Listener, error) {
 	c, held := dialBriefly(path)
 	if held == nil {
@@ -37,7 +38,8 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// dial connects to the agent that listens on path. A pipe of another user is an error, so that its answers are not taken for nkp's.
+// dial connects to the agent that listens on path. A pipe of another user is an error, so that its answers
+// are not taken for nkp's.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	c, err := winio.DialPipeContext(ctx, path)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // processBegan is when this package was initialised: some 10 ms after the system started the process.
 var processBegan = time.Now()
 
-// StartStatus is the time line of the start, in milliseconds since the process began. What has not come yet is 0.
+// StartStatus is the time line of the start, in milliseconds since the process began. What has not come yet
+// is 0.
 type StartStatus struct {
 	Chosen float64      `json:"chosenMilliseconds"` // the data plane was found
 	Lists  []ListStatus `json:"lists"`              // first lists of the API server, as they came in
@@ -32,7 +33,8 @@ type startup struct {
 	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
 }
 
-// note records the time at which the start reached a step, a field of b. It returns false if that was recorded before.
+// note records the time at which the start reached a step, a field of b. It returns false if that was
+// recorded before.
 func (b *startup) note(step *time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

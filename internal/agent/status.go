@@ -29,10 +29,12 @@ type Status struct {
 
 	ServicePorts int `json:"servicePorts"`
 	Endpoints    int `json:"endpoints"`
-	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the node.
+	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the
+	// node.
 	Skipped []string `json:"skipped,omitempty"`
 
-	// Loops are the goroutines that have made no progress for a second or more, with what they work on and since when.
+	// Loops are the goroutines that have made no progress for a second or more, with what they work on and
+	// since when.
 	Loops []dataplane.State `json:"loops,omitempty"`
 
 	// Pending is what has come from the source and is not programmed yet.
@@ -40,7 +42,8 @@ type Status struct {
 
 	*bridge.Status // mode.OVS
 
-	// IPTables is the data plane of mode.IPTables, or in mode.OVS that for the traffic of the node's own processes.
+	// IPTables is the data plane of mode.IPTables, or in mode.OVS that for the traffic of the node's own
+	// processes.
 	IPTables *fallback.Status `json:"iptables,omitempty"`
 	// NFTables is the same with nftables.
 	NFTables *fallback.Status `json:"nftables,omitempty"`
@@ -58,12 +61,13 @@ type SourceStatus struct {
 	// AwaySince is when it stopped answering; nil: it answers.
 	AwaySince *time.Time `json:"awaySince,omitempty"`
 	Errors    []string   `json:"errors"`
-	// Revision names the manifests that everything else here is about (manifest.Source.Revision); "": changes are still to be applied, or
-	// objects come from an API server. What Errors name of them is not in force.
+	// Revision names the manifests that everything else here is about (manifest.Source.Revision); "": changes
+	// are still to be applied, or objects come from an API server. What Errors name of them is not in force.
 	Revision string `json:"revision,omitempty"`
 }
 
-// loopWait is how long status and scrapes wait for the agent's loop, which never blocks but may have much to compute.
+// loopWait is how long status and scrapes wait for the agent's loop, which never blocks but may have much to
+// compute.
 const loopWait = 300 * time.Millisecond
 
 // status describes the agent. It waits neither for a loop that is stuck nor for a switch.

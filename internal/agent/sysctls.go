@@ -10,10 +10,12 @@ import (
 	"github.com/nkp-proxy/nkp/internal/sysctl"
 )
 
-// sysctlFile remembers which kernel settings nkp has changed since the node booted, so that cleanup can restore them.
+// sysctlFile remembers which kernel settings nkp has changed since the node booted, so that cleanup can
+// restore them.
 func (s *Settings) sysctlFile() string { return filepath.Join(s.modeDir(), "sysctls") }
 
-// ApplySysctls applies the conntrack settings, and records what that changed. It returns one warning for each failure.
+// ApplySysctls applies the conntrack settings, and records what that changed. It returns one warning for each
+// failure.
 func (s *Settings) ApplySysctls(log *slog.Logger) (warnings []string) {
 	changes, warnings := sysctl.Apply(s.Conntrack, log)
 	s.recordSysctls(changes, log)
@@ -38,7 +40,8 @@ func (s *Settings) recordSysctls(changes []sysctl.Change, log *slog.Logger) {
 	}
 }
 
-// noteSysctls adds changes to the record. A setting that nkp had changed before, and nothing else since, keeps its first value.
+// noteSysctls adds changes to the record. A setting that nkp had changed before, and nothing else since,
+// keeps its first value.
 func (s *Settings) noteSysctls(changes []sysctl.Change) error {
 	all := s.changedSysctls()
 	for _, c := range changes {
@@ -81,8 +84,8 @@ func (s *Settings) changedSysctls() (all []sysctl.Change) {
 	return all
 }
 
-// RestoreSysctls restores the recorded settings that nothing else has changed since. It returns a line for each, and the number of
-// those that it could not restore. They stay recorded.
+// RestoreSysctls restores the recorded settings that nothing else has changed since. It returns a line for
+// each, and the number of those that it could not restore. They stay recorded.
 func (s *Settings) RestoreSysctls() (lines []string, failed int, err error) {
 	all := s.changedSysctls()
 	if len(all) == 0 {

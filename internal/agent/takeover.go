@@ -13,9 +13,9 @@ import (
 	"github.com/nkp-proxy/nkp/internal/mode"
 )
 
-// Where iptables and nftables both translate a connection, the one whose chain the kernel calls first decides. So what an earlier run, or
-// kube-proxy, has installed in the other must go once this run's Services are in force. Until then both lead to endpoints, and a
-// connection is translated once.
+// Where iptables and nftables both translate a connection, the one whose chain the kernel calls first
+// decides. So what an earlier run, or kube-proxy, has installed in the other must go once this run's Services
+// are in force. Until then both lead to endpoints, and a connection is translated once.
 
 // others returns the data planes of the last run that have to go once this run's main one, m, is in force.
 func others(m mode.Mode, last []mode.Mode) (list []mode.Mode) {
@@ -27,8 +27,8 @@ func others(m mode.Mode, last []mode.Mode) (list []mode.Mode) {
 	return list
 }
 
-// takeOver removes what other data planes have left, when the main one is in force for the first time, and so is what serves
-// beside a bridge.
+// takeOver removes what other data planes have left, when the main one is in force for the first time, and so
+// is what serves beside a bridge.
 func (a *Agent) takeOver(ctx context.Context) {
 	m := a.awaitHostPlane(ctx)
 	if m == "" {
@@ -95,8 +95,9 @@ func (a *Agent) takeOver(ctx context.Context) {
 	})
 }
 
-// awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such a plane, and returns its
-// mode, else the agent's. It returns "" if the context ends before, or if that plane should serve and cannot: what served before goes on.
+// awaitHostPlane waits until what serves the node's own traffic beside a bridge is in force, if there is such
+// a plane, and returns its mode, else the agent's. It returns "" if the context ends before, or if that plane
+// should serve and cannot: what served before goes on.
 func (a *Agent) awaitHostPlane(ctx context.Context) (m mode.Mode) {
 	wait := time.NewTicker(hostPlanePoll)
 	defer wait.Stop()

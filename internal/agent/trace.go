@@ -18,7 +18,8 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=…, and POST by sending the packet as well.
+// serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=…, and POST by sending the packet
+// as well.
 func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
 	ask, ends, err := traceRequest(r.URL.Query())
 	if err != nil {

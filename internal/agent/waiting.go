@@ -14,8 +14,8 @@ import (
 // waitingAfter is the delay after which Waiting answers commands. A shorter start needs no answer.
 const waitingAfter = 500 * time.Millisecond
 
-// Waiting answers commands on the agent's socket during a start, when there is no agent yet. Each answer names what the start waits
-// for. Any goroutine may call Say.
+// Waiting answers commands on the agent's socket during a start, when there is no agent yet. Each answer
+// names what the start waits for. Any goroutine may call Say.
 type Waiting struct {
 	mu    sync.Mutex // protects what and since
 	what  string
@@ -25,8 +25,8 @@ type Waiting struct {
 	done chan struct{}
 }
 
-// AnswerWaiting answers on a socket once the start has taken longer than waitingAfter. Stop must be called. If the socket cannot be
-// created, the agent reports that when it creates its own.
+// AnswerWaiting answers on a socket once the start has taken longer than waitingAfter. Stop must be called.
+// If the socket cannot be created, the agent reports that when it creates its own.
 func AnswerWaiting(path string, log *slog.Logger) *Waiting {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Waiting{what: "the data plane", since: time.Now(), stop: cancel, done: make(chan struct{})}

@@ -8,9 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/internal/observe/notify"
 )
 
-// watchdogSign returns the agent's sign of life for the service manager. It comes from the loop: no loop, no sign. The stuck
-// loop of a data plane keeps the watchdog unfed, too. The agent is ready when all Services are programmed for the first time,
-// also in iptables alongside the bridge, if it can be used there.
+// watchdogSign returns the agent's sign of life for the service manager. It comes from the loop: no loop, no
+// sign. The stuck loop of a data plane keeps the watchdog unfed, too. The agent is ready when all Services
+// are programmed for the first time, also in iptables alongside the bridge, if it can be used there.
 func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 	if stuck := a.watch.Stuck(); len(stuck) > 0 {
 		return notify.Sign{Stuck: true, Status: fmt.Sprintf("%s: %v", a.mode, stuck[0])}, nil

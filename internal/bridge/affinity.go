@@ -15,10 +15,11 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// The pins of session affinity are flows that packets create, so that a pod which forges source addresses can create any number. The
-// switch itself enforces the limit of each Service port (flow.Learn.Limit). The limit of the node is enforced here: every CountPeriod nkp
-// checks how many pins there are, and stops learning at --affinity-limit-node until a tenth of them has expired. Nothing here reads pins,
-// and nothing counts them one by one while there are many.
+// The pins of session affinity are flows that packets create, so that a pod which forges source addresses can
+// create any number. The switch itself enforces the limit of each Service port (flow.Learn.Limit). The limit
+// of the node is enforced here: every CountPeriod nkp checks how many pins there are, and stops learning at
+// --affinity-limit-node until a tenth of them has expired. Nothing here reads pins, and nothing counts them
+// one by one while there are many.
 
 // AffinityStatus is how many clients session affinity remembers.
 type AffinityStatus struct {
@@ -37,8 +38,8 @@ type affinity struct {
 	log *slog.Logger
 
 	last pinCount
-	// chosen is what the seed's flow had counted when the seed was last replaced: Open vSwitch keeps the counter of a flow that is
-	// replaced by one with the same match.
+	// chosen is what the seed's flow had counted when the seed was last replaced: Open vSwitch keeps the
+	// counter of a flow that is replaced by one with the same match.
 	chosen uint64
 }
 
@@ -49,10 +50,11 @@ type pinCount struct {
 	full    []k8s.PortName
 }
 
-// count counts the pins, stops or resumes learning, and changes the seed if any client has chosen by it. c may be nil.
+// count counts the pins, stops or resumes learning, and changes the seed if any client has chosen by it. c
+// may be nil.
 //
-// A change makes Open vSwitch translate all its cached flows again. So does every new pin, so that a change costs no more than
-// one of the clients that it follows.
+// A change makes Open vSwitch translate all its cached flows again. So does every new pin, so that a change
+// costs no more than one of the clients that it follows.
 func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
 	sizes, err := conn.TableSizes(ctx)
 	if err != nil {

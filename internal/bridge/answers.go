@@ -10,18 +10,20 @@ import (
 	"github.com/nkp-proxy/nkp/ofctrl"
 )
 
-// How long a command waits for any message from ovs-vswitchd. Commands that can do without the switch wait for less time.
+// How long a command waits for any message from ovs-vswitchd. Commands that can do without the switch wait
+// for less time.
 const (
 	answerWait   = 700 * time.Millisecond
 	countersWait = 400 * time.Millisecond
 	statusWait   = 300 * time.Millisecond // also bounds the wait for the loop, which may itself wait for the switch
-	// freshness is the age up to which the switch's last message counts as an answer: Status trusts a switch that is only slow.
+	// freshness is the age up to which the switch's last message counts as an answer: Status trusts a switch
+	// that is only slow.
 	freshness = time.Second
 )
 
-// Answers returns nil if ovs-vswitchd sends anything within answerWait; a full answer may take longer. Otherwise the error has
-// the time of its last message, and whether its database answers. Answers does not wait for the loop. Any
-// goroutine may call it.
+// Answers returns nil if ovs-vswitchd sends anything within answerWait; a full answer may take longer.
+// Otherwise the error has the time of its last message, and whether its database answers. Answers does not
+// wait for the loop. Any goroutine may call it.
 func (p *Plane) Answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
@@ -80,8 +82,8 @@ func (p *Plane) database() DatabaseStatus {
 	return s
 }
 
-// databaseText returns the end of an error message: since when the database has not answered; "": it answers. ovs-vswitchd may be
-// waiting for the database.
+// databaseText returns the end of an error message: since when the database has not answered; "": it answers.
+// ovs-vswitchd may be waiting for the database.
 func (p *Plane) databaseText() string {
 	s := p.database()
 	if s.Answers {
@@ -90,7 +92,8 @@ func (p *Plane) databaseText() string {
 	return fmt.Sprintf("; its database %s has not answered since %s: look at ovsdb-server first", s.Endpoint, s.AwaySince.UTC().Format(time.RFC3339))
 }
 
-// silent returns s changed for a switch that does not answer. It is not in step, because what the switch holds now is unknown.
+// silent returns s changed for a switch that does not answer. It is not in step, because what the switch
+// holds now is unknown.
 func silent(s dataplane.Status, why error) dataplane.Status {
 	s.InStep, s.Why = false, why.Error()
 	d := s.Detail.(*Status)

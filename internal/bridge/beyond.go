@@ -10,8 +10,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// beyond is what the flows of others do with packets that nkp has passed on: those of table 0, and of the tables that these lead
-// to, up to ofctrl.MaxForeign flows.
+// beyond is what the flows of others do with packets that nkp has passed on: those of table 0, and of the
+// tables that these lead to, up to ofctrl.MaxForeign flows.
 type beyond struct {
 	stateful *flow.Flow // one that uses conntrack; nil: none does
 	unmarks  *flow.Flow // one that may clear the bit of passed packets; nil: none does
@@ -94,8 +94,9 @@ func (p *Plane) Unmarks(ctx context.Context) (why string, err error) {
 // Consequence is what becomes of policies that use conntrack, for packets through Services.
 const Consequence = "policies of others that use conntrack see client→endpoint on the way there and Service→client on the way back"
 
-// mayStart reports whether nkp may program the switch. At a start it must not where a flow of others uses conntrack on packets that
-// nkp passes on, unless Settings.AllowStateful. Once it may, it goes on whatever flows come.
+// mayStart reports whether nkp may program the switch. At a start it must not where a flow of others uses
+// conntrack on packets that nkp passes on, unless Settings.AllowStateful. Once it may, it goes on whatever
+// flows come.
 func (g *programmer) mayStart(ctx context.Context) bool {
 	if !g.permitted && !g.set.AllowStateful {
 		if g.lookBeyond(ctx); g.conn == nil || g.beyond.stateful != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// usageAge is the maximum age of cached answers of the switch, so that status does not lag behind and costs the switch little.
+// usageAge is the maximum age of cached answers of the switch, so that status does not lag behind and costs
+// the switch little.
 const usageAge = 2 * time.Second
 
 // asked is what a switch answered over its control socket.
@@ -28,8 +29,9 @@ type asked struct {
 
 const noAnswer = "ovs-vswitchd does not answer in time"
 
-// askSwitch returns how full the conntrack table and the flow cache of the bridge's datapath are, and warnings, at most usageAge old. It
-// returns when the context ends, with NotKnown set if the switch has not answered by then.
+// askSwitch returns how full the conntrack table and the flow cache of the bridge's datapath are, and
+// warnings, at most usageAge old. It returns when the context ends, with NotKnown set if the switch has not
+// answered by then.
 func (p *Plane) askSwitch(ctx context.Context) asked {
 	own := false
 	a, err := p.usage.Get(ctx, func() (asked, error) {
@@ -52,8 +54,9 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 	return a
 }
 
-// Asked returns how full the conntrack table and the flow cache of the bridge's datapath are, and the number of warnings that follow
-// from ovs-vswitchd's answers. The result is at most two seconds old. Asked waits for the switch until the context ends.
+// Asked returns how full the conntrack table and the flow cache of the bridge's datapath are, and the number
+// of warnings that follow from ovs-vswitchd's answers. The result is at most two seconds old. Asked waits for
+// the switch until the context ends.
 func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, megaflows dpctl.Megaflows, warnings int) {
 	a := p.askSwitch(ctx)
 	return a.usage, a.megaflows, len(a.warnings)
@@ -70,7 +73,8 @@ func (s *Settings) megaflows(ctx context.Context, sw *ovsdb.Switch) dpctl.Megafl
 	return m
 }
 
-// fragments returns a warning if the datapath takes no more fragments, or nearly. The kernel reassembles them with a bound of its own.
+// fragments returns a warning if the datapath takes no more fragments, or nearly. The kernel reassembles them
+// with a bound of its own.
 func (s *Settings) fragments(ctx context.Context, sw *ovsdb.Switch) []string {
 	if sw.DatapathType != "netdev" {
 		return nil
@@ -133,8 +137,9 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	return u
 }
 
-// Connections calls do for each connection in nkp's zone, to Services and directly to their endpoints. It reads the kernel's table
-// by netlink. For a table of the userspace datapath with more than dpctl.MaxDetailed entries it returns an error.
+// Connections calls do for each connection in nkp's zone, to Services and directly to their endpoints. It
+// reads the kernel's table by netlink. For a table of the userspace datapath with more than dpctl.MaxDetailed
+// entries it returns an error.
 func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) error) error {
 	sw, zone := p.db.Switch(), p.set.Layout.ZoneDNAT
 	if p.set.inKernel(&sw) {
@@ -159,8 +164,8 @@ func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) erro
 	return t.EachDetailed(ctx, zone, do)
 }
 
-// inKernel reports whether the switch's connections are in the table of this network namespace's kernel: the datapath is the
-// kernel's, and the bridge's own interface is here.
+// inKernel reports whether the switch's connections are in the table of this network namespace's kernel: the
+// datapath is the kernel's, and the bridge's own interface is here.
 func (s *Settings) inKernel(sw *ovsdb.Switch) bool {
 	ifc, err := net.InterfaceByName(s.Bridge)
 	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
@@ -171,7 +176,8 @@ var usualTimeouts = map[string]int{
 	"tcp_syn_sent": 5, "tcp_syn_recv": 5, "tcp_established": 300, "udp_first": 5, "udp_single": 5, "udp_multiple": 10,
 }
 
-// shortTimeouts returns a warning for each of nkp's zones to which the database gives timeouts that are shorter than usual.
+// shortTimeouts returns a warning for each of nkp's zones to which the database gives timeouts that are
+// shorter than usual.
 func (p *Plane) shortTimeouts(ctx context.Context, sw *ovsdb.Switch) (warnings []string) {
 	for _, zone := range []uint16{p.set.Layout.ZoneDNAT, p.set.Layout.ZoneSNAT} {
 		timeouts, err := p.db.Timeouts(ctx, sw.DatapathType, zone)

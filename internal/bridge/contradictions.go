@@ -14,10 +14,10 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// contradictions returns a warning for a MAC address in the settings that the kernel contradicts, and notes the ports whose addresses
-// in the database the kernel or the switch contradicts.
-// An address in neither raises no warning: the kernel resolves the router only where the node's address is on the bridge,
-// and the switch learns MACs only from packets that a NORMAL action handles.
+// contradictions returns a warning for a MAC address in the settings that the kernel contradicts, and notes
+// the ports whose addresses in the database the kernel or the switch contradicts. An address in neither
+// raises no warning: the kernel resolves the router only where the node's address is on the bridge, and the
+// switch learns MACs only from packets that a NORMAL action handles.
 func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *portNotes) (warnings []string) {
 	network, _ := node.Read()
 	if !s.GatewayMAC.IsZero() {
@@ -59,7 +59,8 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 				notes.add(p.Name, text)
 			}
 		}
-		// A port with several learned MACs has other stations behind it. The pod's own MAC may be missing among the learned ones.
+		// A port with several learned MACs has other stations behind it. The pod's own MAC may be missing
+		// among the learned ones.
 		list := learned[p.OFPort]
 		switch other, elsewhere := sw.PortByNumber(at[toMAC(p.MAC)]); {
 		case len(list) == 1 && !slices.Equal(list[0], p.MAC):

@@ -51,12 +51,13 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	return nil
 }
 
-// offloadNote is what the counters mean where tc, or a NIC, forwards established connections (docs/offload.md, "Counters").
+// offloadNote is what the counters mean where tc, or a NIC, forwards established connections
+// (docs/offload.md, "Counters").
 const offloadNote = "hardware offload is on (other_config:hw-offload): tc counts each segment of a merged packet, and up to 14 bytes a packet too few; " +
 	"single packets can be missing"
 
-// Counters returns the switch's counters of every Service port, read in one request. The result is shared: it must not be changed.
-// Counters fails within a second if the switch does not answer.
+// Counters returns the switch's counters of every Service port, read in one request. The result is shared: it
+// must not be changed. Counters fails within a second if the switch does not answer.
 func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
 		return nil, "n/a: counters are off (--service-counters=false)", nil
@@ -106,9 +107,9 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	return counters, nil
 }
 
-// PortCounters reads the counters of one Service port: of the flows of its frontends, all of which are in first, and of its
-// connections. counters.Packets is nil without --service-counters. The switch finds the flows by their cookie, so that the cost does not
-// depend on the number of Services.
+// PortCounters reads the counters of one Service port: of the flows of its frontends, all of which are in
+// first, and of its connections. counters.Packets is nil without --service-counters. The switch finds the
+// flows by their cookie, so that the cost does not depend on the number of Services.
 func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint64, counters k8s.Counters, err error) {
 	id, conn, err := p.portID(ctx, name)
 	if err != nil {
@@ -150,8 +151,8 @@ func (p *Plane) portID(ctx context.Context, name k8s.PortName) (id uint32, conn 
 	return id, conn, errors.Join(askErr, err)
 }
 
-// ethernetHeader is the size of an Ethernet header (IEEE 802.3), in bytes. Tagged frames have 4 more, which the switch's counters
-// do not distinguish.
+// ethernetHeader is the size of an Ethernet header (IEEE 802.3), in bytes. Tagged frames have 4 more, which
+// the switch's counters do not distinguish.
 const ethernetHeader = 14
 
 // addUp sums the counters of flows by Service port.

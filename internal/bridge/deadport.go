@@ -10,9 +10,9 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// DeadPort returns why packets cannot reach the address of a pod of this node, according to the switch's database; "": it shows no
-// reason. unknown is set if no port has the address, although the database has those of all pods. Without a bridge it returns neither,
-// because status reports that by itself.
+// DeadPort returns why packets cannot reach the address of a pod of this node, according to the switch's
+// database; "": it shows no reason. unknown is set if no port has the address, although the database has
+// those of all pods. Without a bridge it returns neither, because status reports that by itself.
 func (s *Settings) DeadPort(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr) (why string, unknown bool) {
 	if _, set := s.Ports[ip]; set || !sw.Exists || slices.Contains(node.Local, ip) {
 		return "", false
@@ -29,8 +29,8 @@ func (s *Settings) DeadPort(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr) (wh
 	return "", !ok && namesAddresses(sw, k8s.FamilyOf(ip))
 }
 
-// namesAddresses reports whether the pod network writes the addresses of all its pods into the database. If it does, an address
-// that is not in the database has no port.
+// namesAddresses reports whether the pod network writes the addresses of all its pods into the database. If
+// it does, an address that is not in the database has no port.
 func namesAddresses(sw *ovsdb.Switch, f k8s.Family) bool {
 	some := false
 	for _, p := range sw.Ports {

@@ -17,8 +17,8 @@ type Differences struct {
 	FailOpen string // why none of them is in force (Settings.FailOpen)
 }
 
-// Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of their own. The
-// compiler takes over the slots that the endpoints have on the switch.
+// Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of
+// their own. The compiler takes over the slots that the endpoints have on the switch.
 func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, sw *ovsdb.Switch, c *pipeline.Compiler) (d Differences, err error) {
 	found, err := s.read(ctx, conn, c, true, func(unread map[uint8]int) (bool, error) {
 		cfg := c.Config()

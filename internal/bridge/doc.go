@@ -1,6 +1,7 @@
-// Package bridge keeps one Open vSwitch bridge in step with the model: the data plane of nodes that have one. It compiles
-// the model's changes (package pipeline), sends them (package ofctrl), and reads the facts of the switch from its database
-// (package ovsdb). Where the node's address is on the bridge, it also routes the node's own traffic for Services there.
+// Package bridge keeps one Open vSwitch bridge in step with the model: the data plane of nodes that have one.
+// It compiles the model's changes (package pipeline), sends them (package ofctrl), and reads the facts of the
+// switch from its database (package ovsdb). Where the node's address is on the bridge, it also routes the
+// node's own traffic for Services there.
 //
 // One goroutine, the loop of [Plane], owns all state and hands each event to the type that handles it:
 //

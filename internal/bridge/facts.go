@@ -19,8 +19,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// PipelineConfig returns the pipeline's configuration: from the settings first, then from the model's node, then from the switch
-// (nil: there is none to ask) and the kernel. The warnings name facts that are unknown or odd.
+// PipelineConfig returns the pipeline's configuration: from the settings first, then from the model's node,
+// then from the switch (nil: there is none to ask) and the kernel. The warnings name facts that are unknown
+// or odd.
 func (s *Settings) PipelineConfig(m *k8s.Model, sw *ovsdb.Switch) (pipeline.Config, []string) {
 	network, err := node.Read()
 	cfg, warnings := s.pipelineConfig(m, sw, &kernel{network: network})
@@ -136,7 +137,8 @@ func familiesOf(ips []netip.Addr, so func([]netip.Addr) bool) (list []k8s.Family
 	return list
 }
 
-// senders returns the ports of pods, sorted: those that the database, the interfaces' names or --ports call so.
+// senders returns the ports of pods, sorted: those that the database, the interfaces' names or --ports call
+// so.
 func senders(cfg *pipeline.Config, sw *ovsdb.Switch) []uint32 {
 	out := slices.Clone(cfg.PodPorts)
 	for _, p := range cfg.Pods {
@@ -163,7 +165,8 @@ func podOf(sw *ovsdb.Switch, mac flow.MAC) string {
 	return ""
 }
 
-// straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN tagging that this would bypass.
+// straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN
+// tagging that this would bypass.
 func straight(p *ovsdb.Port) bool {
 	return p.OFPort != 0 && len(p.MAC) == 6 && !inVLAN(p)
 }
@@ -171,8 +174,8 @@ func straight(p *ovsdb.Port) bool {
 // inVLAN reports whether the bridge puts packets of a port into a VLAN, or takes their tags.
 func inVLAN(p *ovsdb.Port) bool { return p.Tag != 0 || len(p.Trunks) > 0 }
 
-// guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are not although
-// --port-reuse-guards=false was not given, without states why and what follows.
+// guards reports whether direct connections are tracked on a switch, nil if there is none to ask. If they are
+// not although --port-reuse-guards=false was not given, without states why and what follows.
 func (s *Settings) guards(sw *ovsdb.Switch) (on bool, without string) {
 	const stalls = ": a port used through a Service, then directly, may stall"
 	switch {

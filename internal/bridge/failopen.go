@@ -14,9 +14,10 @@ import (
 // failOpenWait bounds how long the loop waits for ovs-vswitchd's control socket. It is less than statusWait.
 const failOpenWait = 200 * time.Millisecond
 
-// FailOpen returns why flows are not in force although the switch holds them: without fail_mode=secure ovs-vswitchd forwards every
-// packet by itself when all controllers of the bridge have been gone for three inactivity probes. "": they are in force. If
-// ovs-vswitchd cannot be asked, the result says so, unless the database shows a controller that is connected.
+// FailOpen returns why flows are not in force although the switch holds them: without fail_mode=secure
+// ovs-vswitchd forwards every packet by itself when all controllers of the bridge have been gone for three
+// inactivity probes. "": they are in force. If ovs-vswitchd cannot be asked, the result says so, unless the
+// database shows a controller that is connected.
 func (s *Settings) FailOpen(ctx context.Context, sw *ovsdb.Switch) string {
 	if !sw.Exists || sw.FailMode == "secure" || len(sw.Controllers) == 0 {
 		return ""

@@ -2,7 +2,8 @@ package bridge
 
 import "github.com/nkp-proxy/nkp/k8s"
 
-// Figures are the numbers of a plane that are available at any time, even while its loop waits for the switch.
+// Figures are the numbers of a plane that are available at any time, even while its loop waits for the
+// switch.
 type Figures struct {
 	Connected                     bool
 	FailOpen                      bool
@@ -21,7 +22,8 @@ type Figures struct {
 	Dropped                       map[k8s.DropReason]uint64 // at the last count; it is not changed
 }
 
-// Figures returns the plane's numbers as they were when its loop was last at rest. Rejects, except Dropped, are current.
+// Figures returns the plane's numbers as they were when its loop was last at rest. Rejects, except Dropped,
+// are current.
 func (p *Plane) Figures() Figures {
 	var f Figures
 	if last := p.figures.Load(); last != nil {

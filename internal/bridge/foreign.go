@@ -9,16 +9,18 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Foreign are the foreign flows that can keep packets of Services from arriving. nkp reports them and never deletes them
-// (docs/decisions/0019-foreign-flows-are-reported.md).
+// Foreign are the foreign flows that can keep packets of Services from arriving. nkp reports them and never
+// deletes them (docs/decisions/0019-foreign-flows-are-reported.md).
 type Foreign struct {
 	// Inside are flows in nkp's own tables, where no other program should have any: at most ofctrl.MaxKept
 	// together with Before.
 	Inside []*flow.Flow
 	Number int // of those in nkp's own tables
-	// Before are flows of the table that nkp shares with others. Packets to a Service match them and do not get to nkp's flows.
+	// Before are flows of the table that nkp shares with others. Packets to a Service match them and do not
+	// get to nkp's flows.
 	Before []*flow.Flow
-	// Kept are Inside and those flows of the shared table that packets can match before nkp's, for any Services.
+	// Kept are Inside and those flows of the shared table that packets can match before nkp's, for any
+	// Services.
 	Kept []*flow.Flow
 
 	changes uint64              // Conn.ForeignChanges as of this state
@@ -30,7 +32,8 @@ func (s *Settings) matters(f *flow.Flow) bool {
 	return !s.Layout.Shared(f.Table) || s.Layout.Precedes(f)
 }
 
-// knownForeign returns the foreign flows of a connection (Conn.Foreign). meets has results of an earlier call; it may be nil.
+// knownForeign returns the foreign flows of a connection (Conn.Foreign). meets has results of an earlier
+// call; it may be nil.
 func (s *Settings) knownForeign(conn *ofctrl.Conn, c *pipeline.Compiler, meets map[*flow.Flow]bool) Foreign {
 	out := Foreign{changes: conn.ForeignChanges(), meets: map[*flow.Flow]bool{}}
 	known := conn.Foreign()
@@ -57,7 +60,8 @@ func (s *Settings) knownForeign(conn *ofctrl.Conn, c *pipeline.Compiler, meets m
 	return out
 }
 
-// lookForeign updates foreign if the switch has reported changes. With again it also compares the flows with the present Services.
+// lookForeign updates foreign if the switch has reported changes. With again it also compares the flows with
+// the present Services.
 func (g *programmer) lookForeign(again bool) {
 	switch {
 	case g.conn == nil || g.compiler == nil:

@@ -156,8 +156,8 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 	return list
 }
 
-// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the bridge
-// and the node itself, to which the bridge delivers.
+// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the
+// bridge and the node itself, to which the bridge delivers.
 func (k *kernel) elsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n int) {
 	var routes node.Longest[int] // the link
 	for _, r := range slices.Backward(k.network.Routes) {

@@ -10,8 +10,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// List adds the groups and flows of a Service port as the switch has them, in ovs-ofctl's syntax: those that nkp installs itself, not
-// the clients of session affinity. It reads in parts, not on the loop, and fails within a second if the switch does not answer.
+// List adds the groups and flows of a Service port as the switch has them, in ovs-ofctl's syntax: those that
+// nkp installs itself, not the clients of session affinity. It reads in parts, not on the loop, and fails
+// within a second if the switch does not answer.
 func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing) error {
 	if err := p.Answers(ctx); err != nil {
 		return err

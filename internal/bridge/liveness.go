@@ -8,9 +8,9 @@ import (
 	"github.com/nkp-proxy/nkp/ofctrl"
 )
 
-// liveness records the loop's progress. After the switch has left a request unanswered, it records none until the switch has been
-// read back again or does not run, because a plane that only reconnects and asks in vain is stuck, too. Its methods may be called from
-// any goroutine.
+// liveness records the loop's progress. After the switch has left a request unanswered, it records none until
+// the switch has been read back again or does not run, because a plane that only reconnects and asks in vain
+// is stuck, too. Its methods may be called from any goroutine.
 type liveness struct {
 	loop       *dataplane.Loop
 	unanswered atomic.Bool
@@ -34,7 +34,8 @@ func (l *liveness) rest() {
 	}
 }
 
-// lost records whether the connection was closed because the switch did not answer. It is called while the loop works.
+// lost records whether the connection was closed because the switch did not answer. It is called while the
+// loop works.
 func (l *liveness) lost(err error) {
 	if errors.Is(err, ofctrl.ErrNoAnswer) {
 		l.unanswered.Store(true)

@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// Counted is what the switch had counted before a probe: packets of its ports, and those that conntrack refused because of their
-// checksum (userspace datapath only). What could not be read is absent.
+// Counted is what the switch had counted before a probe: packets of its ports, and those that conntrack
+// refused because of their checksum (userspace datapath only). What could not be read is absent.
 type Counted struct {
 	ports     map[uint32]ofctrl.PortPackets
 	checksums map[string]uint64
@@ -35,9 +35,9 @@ func (p *Plane) Counted(ctx context.Context) (c Counted) {
 // resolveWait is how long the kernel may take to find out who has an address.
 const resolveWait = 500 * time.Millisecond
 
-// WhyLost returns why the endpoint, a pod of this node, has not answered a client's packet that left by the pod's port, as far as the
-// switch and the kernel can know; "": they know nothing. before is from when the packet was sent. answers reports whether an endpoint
-// that got the packet has to answer.
+// WhyLost returns why the endpoint, a pod of this node, has not answered a client's packet that left by the
+// pod's port, as far as the switch and the kernel can know; "": they know nothing. before is from when the
+// packet was sent. answers reports whether an endpoint that got the packet has to answer.
 func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr, answers bool) string {
 	after, sw := p.Counted(ctx), p.db.Switch()
 	if was, known := before.checksums[badChecksum]; known {
@@ -66,8 +66,8 @@ func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client ne
 		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, is.Received-was.Received, client)
 }
 
-// resolve has the kernel find out who has the address of a pod, and returns what contradicts the database; "": nothing, or the node is
-// not on the bridge.
+// resolve has the kernel find out who has the address of a pod, and returns what contradicts the database;
+// "": nothing, or the node is not on the bridge.
 func (s *Settings) resolve(sw *ovsdb.Switch, p *ovsdb.Port, ip netip.Addr) string {
 	network, _ := node.Read()
 	bridge, ok := network.Link(s.Bridge)

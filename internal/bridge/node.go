@@ -71,8 +71,9 @@ func (n *facts) config() pipeline.Config {
 	return cfg
 }
 
-// lookRest bounds the share of time that it takes to follow a network that changes all the time: after a reading, and
-// what follows from it, nkp waits that many times as long, though no longer than to the next CountPeriod.
+// lookRest bounds the share of time that it takes to follow a network that changes all the time: after a
+// reading, and what follows from it, nkp waits that many times as long, though no longer than to the next
+// CountPeriod.
 const lookRest = 9
 
 // look reads the network from the kernel. It believes that the node's address has left the bridge only after
@@ -118,8 +119,9 @@ func (n *facts) resolve(ports map[k8s.PortName]*k8s.ServicePort) {
 	n.ask()
 }
 
-// returnPause is the time between two changes back to fewer flows of others, at least: each reconfigures the pipeline, and a program
-// may add and delete its flow again and again. The other direction, in which nkp forwards less, is followed at once.
+// returnPause is the time between two changes back to fewer flows of others, at least: each reconfigures the
+// pipeline, and a program may add and delete its flow again and again. The other direction, in which nkp
+// forwards less, is followed at once.
 const returnPause = time.Second
 
 // seeOthers looks at what the flows of others in table 0 do, and reports whether that has changed. Once they

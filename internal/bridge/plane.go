@@ -32,8 +32,8 @@ type Hooks struct {
 	ReservePorts func(lo, hi int) error
 }
 
-// Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods may be called
-// from any goroutine while it runs.
+// Plane keeps one bridge in step with the model. Make it with New, run it once with Run; the other methods
+// may be called from any goroutine while it runs.
 type Plane struct {
 	set      Settings
 	hooks    Hooks
@@ -119,12 +119,12 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 // Loops returns the plane's loops, which record what its goroutines work on and since when.
 func (p *Plane) Loops() []*dataplane.Loop { return []*dataplane.Loop{p.alive.loop} }
 
-// Update hands over the model's changes; the first call must pass all of the model. It never blocks, and does not keep the
-// model itself.
+// Update hands over the model's changes; the first call must pass all of the model. It never blocks, and does
+// not keep the model itself.
 func (p *Plane) Update(m *k8s.Model, c k8s.Changes) { p.in.Put(m, c) }
 
-// Run blocks until the context ends, and then returns nil; flows stay on the switch. Any other return is a permanent
-// error: retrying cannot help.
+// Run blocks until the context ends, and then returns nil; flows stay on the switch. Any other return is a
+// permanent error: retrying cannot help.
 func (p *Plane) Run(ctx context.Context) error {
 	text, err := p.set.OpenFlowTarget()
 	if err != nil {
@@ -388,7 +388,8 @@ func (p *Plane) ask(ctx context.Context, f func()) error {
 	return p.askLoop(ctx, func(context.Context) { f() })
 }
 
-// askLoop is ask for an f that needs the loop's context: what it starts to program must not end with the question.
+// askLoop is ask for an f that needs the loop's context: what it starts to program must not end with the
+// question.
 func (p *Plane) askLoop(ctx context.Context, f func(loop context.Context)) error {
 	done := make(chan struct{})
 	select {
@@ -400,8 +401,8 @@ func (p *Plane) askLoop(ctx context.Context, f func(loop context.Context)) error
 	return nil
 }
 
-// Diff reads the switch back and compares it with what should be there; "" means equal. It changes nothing. It fails within seconds
-// if the switch does not answer at all.
+// Diff reads the switch back and compares it with what should be there; "" means equal. It changes nothing.
+// It fails within seconds if the switch does not answer at all.
 func (p *Plane) Diff(ctx context.Context) (string, error) {
 	if err := p.Answers(ctx); err != nil {
 		return "", err

@@ -13,7 +13,8 @@ import (
 // maxWrong bounds how many things of a kind are named.
 const maxWrong = 5
 
-// portNotes is what is wrong with ports of the bridge: by name, and as lines in the order in which it was found.
+// portNotes is what is wrong with ports of the bridge: by name, and as lines in the order in which it was
+// found.
 type portNotes struct {
 	of    map[string][]string
 	lines []string
@@ -66,8 +67,8 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 	}
 }
 
-// byConfig notes what the configuration of ports keeps back (ovs-ofctl mod-port), which the database does not show. An error is
-// ignored, because status says if the switch does not answer.
+// byConfig notes what the configuration of ports keeps back (ovs-ofctl mod-port), which the database does not
+// show. An error is ignored, because status says if the switch does not answer.
 func (n *portNotes) byConfig(ctx context.Context, conn *ofctrl.Conn) {
 	if conn == nil {
 		return
@@ -101,8 +102,8 @@ func (s *Settings) LimitedPort(sw *ovsdb.Switch, ip netip.Addr) []string {
 	return p.Limited
 }
 
-// Switch returns what the database says of the bridge now. Port.Limited also has what ovs-vswitchd and the kernel said against the
-// port when Status or Asked last asked them.
+// Switch returns what the database says of the bridge now. Port.Limited also has what ovs-vswitchd and the
+// kernel said against the port when Status or Asked last asked them.
 func (p *Plane) Switch() ovsdb.Switch {
 	sw := p.db.Switch()
 	if said := p.notes.Load(); said != nil && len(*said) > 0 {

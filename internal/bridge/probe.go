@@ -45,8 +45,8 @@ type ProbeAnswer struct {
 	At     time.Time
 }
 
-// BeginProbe installs the flows that keep a probe apart from others' connections, and waits until they are in force in the datapath. The
-// caller must call End.
+// BeginProbe installs the flows that keep a probe apart from others' connections, and waits until they are in
+// force in the datapath. The caller must call End.
 func (p *Plane) BeginProbe(ctx context.Context, probe pipeline.Probe) (*Probing, error) {
 	r := &Probing{plane: p, probe: probe, heard: make(chan ProbeAnswer, 8), seq: rand.Uint32()}
 	r.Heard = r.heard
@@ -119,8 +119,9 @@ func (r *Probing) Refused(ctx context.Context) {
 	})
 }
 
-// End deletes the flows, once the switch has added up what they have counted: what a cached flow counts later, it counts for the flows that
-// are there then. End takes a moment at most: what cannot be deleted goes by itself.
+// End deletes the flows, once the switch has added up what they have counted: what a cached flow counts
+// later, it counts for the flows that are there then. End takes a moment at most: what cannot be deleted goes
+// by itself.
 func (r *Probing) End() {
 	ctx, cancel := context.WithTimeout(context.Background(), probeLifetime)
 	defer cancel()
@@ -137,7 +138,8 @@ func (r *Probing) End() {
 // probing holds the running probe.
 type probing struct{ atomic.Pointer[Probing] }
 
-// take reports whether a packet from the switch is a probe's, and not to be answered. It runs on the connection's packet-in goroutine.
+// take reports whether a packet from the switch is a probe's, and not to be answered. It runs on the
+// connection's packet-in goroutine.
 func (p *probing) take(l *pipeline.Layout, in *ofctrl.PacketIn) bool {
 	r, own := p.Load(), l.ProbeCookies()
 	diverted := in.Cookie&own.Mask == own.Cookie
@@ -174,8 +176,8 @@ func (p *probing) take(l *pipeline.Layout, in *ofctrl.PacketIn) bool {
 	return diverted || r.probe.Divert
 }
 
-// ForgetProbe deletes the conntrack entries of a probe's connection, by their exact tuples. endpoint is where it was sent; the zero
-// AddrPort: nowhere that is known.
+// ForgetProbe deletes the conntrack entries of a probe's connection, by their exact tuples. endpoint is where
+// it was sent; the zero AddrPort: nowhere that is known.
 func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint netip.AddrPort) error {
 	conn := p.conn()
 	if conn == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// programmer keeps the switch in step with the compiler: it sends Deltas, keeps those that the switch has not accepted yet, and reads
-// the switch back. Only Plane.Run's goroutine uses it.
+// programmer keeps the switch in step with the compiler: it sends Deltas, keeps those that the switch has not
+// accepted yet, and reads the switch back. Only Plane.Run's goroutine uses it.
 type programmer struct {
 	set   *Settings
 	hooks *Hooks
@@ -26,8 +26,8 @@ type programmer struct {
 
 	compiler *pipeline.Compiler // nil until the first Update
 	conn     *ofctrl.Conn       // nil while there is none
-	// pending is the Delta that is not installed yet. nil: the switch was not read back over conn yet. Empty: the switch is in
-	// step, as it nearly always is. If pending is not nil, neither are compiler and conn.
+	// pending is the Delta that is not installed yet. nil: the switch was not read back over conn yet. Empty:
+	// the switch is in step, as it nearly always is. If pending is not nil, neither are compiler and conn.
 	pending  *flow.Delta
 	surplus  map[flow.Key]*flow.Flow           // flows that should not be there, beyond what pending deletes
 	unsent   bool                              // pending has changes that were not tried yet, not only those of refused Service ports
@@ -35,8 +35,8 @@ type programmer struct {
 	fullSync bool                              // the transaction follows a read-back
 	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
 	foreign  Foreign                           // as of the last lookForeign
-	// permitted is set once the first read-back has found no flow of others that uses conntrack, or may ignore it. Nothing is sent
-	// to the switch before.
+	// permitted is set once the first read-back has found no flow of others that uses conntrack, or may
+	// ignore it. Nothing is sent to the switch before.
 	permitted bool
 	beyond    beyond        // as of the last lookBeyond
 	unread    map[uint8]int // foreign flows in each table that has too many to search it for conflicts
@@ -51,8 +51,9 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.conn = conn
 	g.stats.Connections++
 	g.log.Info("connected to the switch", "bridge", g.set.Bridge)
-	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's replaces one.
-	// The table of pins is left out, because it would report every client of session affinity; an audit reads it.
+	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's
+	// replaces one. The table of pins is left out, because it would report every client of session affinity;
+	// an audit reads it.
 	watched := slices.DeleteFunc(g.set.Layout.Tables(), func(t uint8) bool { return t == g.set.Layout.PinTable() })
 	if err := conn.Watch(ctx, g.set.Filter(), watched); err != nil && ctx.Err() == nil && conn.Err() == nil {
 		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
@@ -67,9 +68,10 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.stale.probe(ctx, conn)
 }
 
-// ensureMeters adds the meters to a switch that nkp has just connected to, before anything is read or compared. When Open vSwitch
-// restarts, ovs-ctl restores the flows of all owners in one bundle, but no meters: a flow of nkp's that names a missing meter would
-// fail the whole bundle. An error here recurs in the full sync that follows, and is handled there.
+// ensureMeters adds the meters to a switch that nkp has just connected to, before anything is read or
+// compared. When Open vSwitch restarts, ovs-ctl restores the flows of all owners in one bundle, but no
+// meters: a flow of nkp's that names a missing meter would fail the whole bundle. An error here recurs in the
+// full sync that follows, and is handled there.
 func (g *programmer) ensureMeters(ctx context.Context) {
 	if g.compiler == nil || !g.permitted {
 		return // nothing is known to have been installed
@@ -153,8 +155,9 @@ func (g *programmer) installed(ports map[k8s.PortName]*k8s.ServicePort) bool {
 func (g *programmer) inStep() bool { return g.pending != nil && !g.unsent }
 
 // maxRounds bounds how often one synchronisation starts over because the switch refused something. Each round
-// leaves out what was refused before. A switch that refuses a bundle at commit names only the first bad object, so
-// that many bad ones would take many rounds. After maxRounds, each Service is sent in a bundle of its own.
+// leaves out what was refused before. A switch that refuses a bundle at commit names only the first bad
+// object, so that many bad ones would take many rounds. After maxRounds, each Service is sent in a bundle of
+// its own.
 const maxRounds = 4
 
 // push sends a Delta of the compiler, merged with the pending one, which is nearly always empty.
@@ -169,8 +172,8 @@ func (g *programmer) push(ctx context.Context, d *flow.Delta) {
 	g.sync(ctx)
 }
 
-// sync sends the pending Delta, except for Service ports in backoff, and reports whether the switch accepted it. It does nothing
-// without a connection or before the switch was read back.
+// sync sends the pending Delta, except for Service ports in backoff, and reports whether the switch accepted
+// it. It does nothing without a connection or before the switch was read back.
 func (g *programmer) sync(ctx context.Context) bool {
 	for range maxRounds {
 		if g.pending == nil {
@@ -186,8 +189,8 @@ func (g *programmer) sync(ctx context.Context) bool {
 	return g.syncEach(ctx)
 }
 
-// syncEach sends the pending Delta Service by Service, each in a transaction of its own, so that a refusal delays only its own
-// Service.
+// syncEach sends the pending Delta Service by Service, each in a transaction of its own, so that a refusal
+// delays only its own Service.
 func (g *programmer) syncEach(ctx context.Context) bool {
 	if g.pending == nil {
 		return false
@@ -211,8 +214,8 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 	return done
 }
 
-// sent records that all is installed but rest: the changes of Service ports in backoff, with the conntrack entries to delete after
-// them.
+// sent records that all is installed but rest: the changes of Service ports in backoff, with the conntrack
+// entries to delete after them.
 func (g *programmer) sent(rest *flow.Delta, now time.Time) {
 	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // the switch has accepted them now
 	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
@@ -224,8 +227,9 @@ func (g *programmer) sent(rest *flow.Delta, now time.Time) {
 	}
 }
 
-// commit sends one Delta as one transaction. If the switch refuses objects, their Service ports
-// enter backoff and commit returns false. A connection that fails is closed: ofctrl.Client reconnects, and everything is read back.
+// commit sends one Delta as one transaction. If the switch refuses objects, their Service ports enter backoff
+// and commit returns false. A connection that fails is closed: ofctrl.Client reconnects, and everything is
+// read back.
 func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 	for _, f := range d.SetFlows {
 		delete(g.surplus, f.Key) // the flow to set replaces it

@@ -11,9 +11,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// outsideRanges returns a warning for each family in which the ranges that identify pods by their address hold no pod of the bridge or,
-// if no pod's address is known, not the Node's podCIDRs. A single pod outside is no warning: it may be something else, such as a
-// virtual machine.
+// outsideRanges returns a warning for each family in which the ranges that identify pods by their address
+// hold no pod of the bridge or, if no pod's address is known, not the Node's podCIDRs. A single pod outside
+// is no warning: it may be something else, such as a virtual machine.
 func outsideRanges(cfg *pipeline.Config, bridge string, podCIDRs []netip.Prefix) (warnings []string) {
 	for _, family := range dataplane.Families {
 		of := func(list []netip.Prefix) (out []netip.Prefix) {

@@ -76,7 +76,8 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 	return found, err
 }
 
-// repairing records that the switch does not hold what nkp installed there, and reports whose flows and groups d restores.
+// repairing records that the switch does not hold what nkp installed there, and reports whose flows and
+// groups d restores.
 func (g *programmer) repairing(d *flow.Delta) {
 	seen := map[k8s.PortName]bool{}
 	var names []string
@@ -161,10 +162,12 @@ func (g *programmer) checkCount(ctx context.Context) {
 	}
 }
 
-// flowsUnknown is programmer.flows after a transaction that left out Service ports: some of their flows are there, others not.
+// flowsUnknown is programmer.flows after a transaction that left out Service ports: some of their flows are
+// there, others not.
 const flowsUnknown = -1
 
-// comparison makes a Comparison a Visitor. It ignores foreign flows, because the connection itself records what it needs of them.
+// comparison makes a Comparison a Visitor. It ignores foreign flows, because the connection itself records
+// what it needs of them.
 type comparison struct {
 	*pipeline.Comparison
 	unread map[uint8]int // tables where others have too many, and how many

@@ -9,10 +9,11 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// A refused object delays only its own Service port (docs/decisions/0005-refusal-isolates-a-service.md). The cookie of a flow
-// and the id of a group name its owner.
+// A refused object delays only its own Service port (docs/decisions/0005-refusal-isolates-a-service.md). The
+// cookie of a flow and the id of a group name its owner.
 
-// noteRefused puts the owners of refused objects in backoff. The transaction with these objects was not installed.
+// noteRefused puts the owners of refused objects in backoff. The transaction with these objects was not
+// installed.
 func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
@@ -30,8 +31,8 @@ func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
 	}
 }
 
-// withoutMeter changes over to a pipeline without meters, or without those of pods, after the switch has refused one. Datapaths without
-// meters exist (Linux before 4.15); Services work without.
+// withoutMeter changes over to a pipeline without meters, or without those of pods, after the switch has
+// refused one. Datapaths without meters exist (Linux before 4.15); Services work without.
 func (g *programmer) withoutMeter(id uint32) {
 	without := &g.node.oneMeter
 	if id == g.set.Layout.MeterID {
@@ -54,13 +55,14 @@ func (g *programmer) withoutMeter(id uint32) {
 	}
 }
 
-// ready splits the pending Delta: d is to be sent now, rest belongs to Service ports in backoff. Their installed objects stay as
-// they are.
+// ready splits the pending Delta: d is to be sent now, rest belongs to Service ports in backoff. Their
+// installed objects stay as they are.
 func (g *programmer) ready(now time.Time) (d, rest *flow.Delta) {
 	if g.refused.Len() == 0 {
 		return g.pending, &flow.Delta{}
 	}
-	// During backoff the installed flows of a Service port still make connections, so that rest deletes their entries once more.
+	// During backoff the installed flows of a Service port still make connections, so that rest deletes their
+	// entries once more.
 	d, rest = withoutOwner(g.pending), &flow.Delta{FlushCT: g.pending.FlushCT}
 	g.deal(g.pending, func(n k8s.PortName) *flow.Delta {
 		if g.refused.Waits(n, now) {
@@ -96,7 +98,8 @@ func (g *programmer) deal(d *flow.Delta, to func(k8s.PortName) *flow.Delta) {
 	}
 }
 
-// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service port.
+// byOwner splits a Delta into one for what belongs to no Service, which comes first, and one for each Service
+// port.
 func (g *programmer) byOwner(d *flow.Delta) []*flow.Delta {
 	shared := withoutOwner(d)
 	parts := []*flow.Delta{shared}

@@ -17,8 +17,8 @@ type rejecter struct {
 	answered, unanswerable, failed atomic.Uint64
 }
 
-// packetIn answers, over conn, a packet that a flow sent to nkp to be rejected. conn is nil if there is no connection now. It runs
-// on the connection's packet-in goroutine.
+// packetIn answers, over conn, a packet that a flow sent to nkp to be rejected. conn is nil if there is no
+// connection now. It runs on the connection's packet-in goroutine.
 func (r *rejecter) packetIn(conn *ofctrl.Conn, in *ofctrl.PacketIn) {
 	cookie, mask := r.layout.StaticCookies()
 	if in.Table != r.layout.RejectTable() || in.Cookie&mask != cookie {

@@ -12,16 +12,19 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// Where the node's address is on the bridge, the node's own packets for Services must reach the bridge, whatever its default
-// route is: routes for the Service ranges lead them to the bridge's LOCAL port. Their next hop is the hairpin address, with a
-// MAC that exists only in the node's neighbour table and in the pipeline, so that no router is needed. The pipeline forwards
-// packets that leave the node to the real router. So do routes for the load balancer addresses and external IPs on the bridge's link:
-// perhaps nobody answers for them there.
+// Where the node's address is on the bridge, the node's own packets for Services must reach the bridge,
+// whatever its default route is: routes for the Service ranges lead them to the bridge's LOCAL port. Their
+// next hop is the hairpin address, with a MAC that exists only in the node's neighbour table and in the
+// pipeline, so that no router is needed. The pipeline forwards packets that leave the node to the real
+// router. So do routes for the load balancer addresses and external IPs on the bridge's link: perhaps nobody
+// answers for them there.
 
-// routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications; "n").
+// routeProtocol marks nkp's routes (rtm_protocol, linux/rtnetlink.h: 5 to 255 are free for applications;
+// "n").
 const routeProtocol = 110
 
-// hostTraffic tracks which data plane serves the node's own traffic, and maintains the routes to the bridge. It belongs to the loop.
+// hostTraffic tracks which data plane serves the node's own traffic, and maintains the routes to the bridge.
+// It belongs to the loop.
 type hostTraffic struct {
 	set *Settings
 	log *slog.Logger
@@ -38,7 +41,8 @@ type route struct {
 	Src netip.Addr // which of its addresses the node uses
 }
 
-// wantedRoutes returns the routes for the node's own traffic: to the hairpin addresses, and by them to the Service ranges.
+// wantedRoutes returns the routes for the node's own traffic: to the hairpin addresses, and by them to the
+// Service ranges.
 func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route {
 	var rs []route
 	for _, hop := range hairpins {
@@ -62,7 +66,8 @@ func nodeOnBridge(cfg *pipeline.Config) bool {
 	return !cfg.NodeMAC.IsZero() && len(cfg.NodeElsewhere) == 0
 }
 
-// hostTraffic returns the data plane that serves the node's own traffic: the one in --host-traffic, or for auto the one that fits.
+// hostTraffic returns the data plane that serves the node's own traffic: the one in --host-traffic, or for
+// auto the one that fits.
 func (s *Settings) hostTraffic(cfg *pipeline.Config, network *node.Network) HostTraffic {
 	switch {
 	case s.HostTraffic != HostAuto && s.HostTraffic != "":
@@ -75,7 +80,8 @@ func (s *Settings) hostTraffic(cfg *pipeline.Config, network *node.Network) Host
 	return HostOff // this is not the node's network namespace, or its addresses are unknown
 }
 
-// HostTrafficOpen reports whether nobody serves the node's own traffic for want of the node's addresses: with them that is decided.
+// HostTrafficOpen reports whether nobody serves the node's own traffic for want of the node's addresses: with
+// them that is decided.
 func (s *Settings) HostTrafficOpen(by HostTraffic, nodeIPs []netip.Addr) bool {
 	return by == HostOff && s.HostTraffic != HostOff && len(nodeIPs) == 0
 }
@@ -87,7 +93,8 @@ func (s *Settings) HostTrafficFor(m *k8s.Model, sw *ovsdb.Switch) HostTraffic {
 	return s.hostTraffic(&cfg, network)
 }
 
-// HostTrafficFor returns the data plane that serves the node's own traffic, for a model. Any goroutine may call it.
+// HostTrafficFor returns the data plane that serves the node's own traffic, for a model. Any goroutine may
+// call it.
 func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 	sw := p.db.Switch()
 	return p.set.HostTrafficFor(m, &sw)

@@ -13,9 +13,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 )
 
-// setRoutes adds and deletes nkp's routes on the bridge so that they are the wanted ones, and sets the MAC of each next hop, which is
-// the destination of a route on the link. Foreign routes stay; one in place of a wanted route is an error. A missing interface is an
-// error only if routes are wanted.
+// setRoutes adds and deletes nkp's routes on the bridge so that they are the wanted ones, and sets the MAC of
+// each next hop, which is the destination of a route on the link. Foreign routes stay; one in place of a
+// wanted route is an error. A missing interface is an error only if routes are wanted.
 func setRoutes(bridge string, want []route) error {
 	link, err := netlink.LinkByName(bridge)
 	if err != nil {

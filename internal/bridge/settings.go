@@ -36,8 +36,8 @@ const (
 	GuardsOff  Guards = "false" // never
 )
 
-// HostTraffic selects the data plane for traffic that does not cross the bridge by itself: that of the node's own processes,
-// and traffic that arrives on a NIC outside the bridge.
+// HostTraffic selects the data plane for traffic that does not cross the bridge by itself: that of the node's
+// own processes, and traffic that arrives on a NIC outside the bridge.
 type HostTraffic string
 
 // The values of --host-traffic.
@@ -49,8 +49,8 @@ const (
 	HostOff      HostTraffic = "off"      // no data plane of nkp's
 )
 
-// DefaultHairpinIPs are the addresses that stand for a client which is its own endpoint: a link-local one (RFC 3927) and a
-// unique local one (RFC 4193).
+// DefaultHairpinIPs are the addresses that stand for a client which is its own endpoint: a link-local one
+// (RFC 3927) and a unique local one (RFC 4193).
 var DefaultHairpinIPs = []netip.Addr{netip.MustParseAddr("169.254.110.107"), netip.MustParseAddr("fd6e:6b70:6e6b::1")}
 
 // Settings are what the command line says of the bridge.
@@ -71,7 +71,8 @@ type Settings struct {
 	Counters      bool // of Services' connections, packets and bytes
 	Guards        Guards
 	RejectRate    uint32
-	// AffinityLimit is how many clients session affinity remembers of each Service port, AffinityNodeLimit how many of all.
+	// AffinityLimit is how many clients session affinity remembers of each Service port, AffinityNodeLimit
+	// how many of all.
 	AffinityLimit, AffinityNodeLimit uint32
 
 	// AllowStateful lets nkp start where flows of others use conntrack on packets that it passes on.
@@ -80,8 +81,8 @@ type Settings struct {
 	Ports  map[netip.Addr]PortOverride
 	Layout pipeline.Layout
 
-	// AuditPeriod is how often the whole switch is read back and compared; CountPeriod how often nkp's flows are
-	// counted, which is cheap and notices most losses.
+	// AuditPeriod is how often the whole switch is read back and compared; CountPeriod how often nkp's flows
+	// are counted, which is cheap and notices most losses.
 	AuditPeriod, CountPeriod time.Duration
 }
 
@@ -93,7 +94,8 @@ type PortOverride struct {
 	mac flow.MAC
 }
 
-// LoadPorts reads the file of --ports: a JSON object from pod address to {"ofport": 11, "mac": "02:00:00:00:00:11"}.
+// LoadPorts reads the file of --ports: a JSON object from pod address to {"ofport": 11, "mac":
+// "02:00:00:00:00:11"}.
 func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -120,8 +122,8 @@ func LoadPorts(file string) (map[netip.Addr]PortOverride, error) {
 	return ports, nil
 }
 
-// DatabaseOptions returns the options of the connection to the switch's database; it reads the TLS files if they are
-// needed.
+// DatabaseOptions returns the options of the connection to the switch's database; it reads the TLS files if
+// they are needed.
 func (s *Settings) DatabaseOptions() (ovsdb.Options, error) {
 	o := ovsdb.Options{Endpoint: s.OVSDB, Bridge: s.Bridge}
 	if addr, ok := strings.CutPrefix(s.OVSDB, "ssl:"); ok {
@@ -152,8 +154,8 @@ func (s *Settings) ConnectDatabase(ctx context.Context) (*ovsdb.Client, error) {
 	return db, nil
 }
 
-// OpenFlowTarget returns the target of the OpenFlow connection: --openflow, else the bridge's management socket next to
-// the database's.
+// OpenFlowTarget returns the target of the OpenFlow connection: --openflow, else the bridge's management
+// socket next to the database's.
 func (s *Settings) OpenFlowTarget() (string, error) {
 	if s.OpenFlow != "" {
 		return s.OpenFlow, nil
@@ -162,11 +164,12 @@ func (s *Settings) OpenFlowTarget() (string, error) {
 	return "unix:" + path, err
 }
 
-// DefaultAffinityNodeLimit is how many clients session affinity remembers on a node by default. Each takes about 1 kB of
-// ovs-vswitchd's memory.
+// DefaultAffinityNodeLimit is how many clients session affinity remembers on a node by default. Each takes
+// about 1 kB of ovs-vswitchd's memory.
 const DefaultAffinityNodeLimit = 100_000
 
-// Filter returns the filter for the objects that nkp itself installs on the switch, and for the foreign flows in its tables.
+// Filter returns the filter for the objects that nkp itself installs on the switch, and for the foreign flows
+// in its tables.
 func (s *Settings) Filter() ofctrl.Filter {
 	f := ofctrl.Filter{Tables: s.Layout.Tables(), Volatile: s.Layout.VolatileCookies(), IsMeter: s.Layout.IsMeter, Keep: s.matters}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()

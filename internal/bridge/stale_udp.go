@@ -17,8 +17,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// The conntrack entries of UDP connections to endpoints that stopped serving are deleted (pipeline/stale.go). A deletion stays pending
-// until the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for what follows.
+// The conntrack entries of UDP connections to endpoints that stopped serving are deleted (pipeline/stale.go).
+// A deletion stays pending until the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for
+// what follows.
 //
 //   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by netlink. The switch
 //     has no part in it. This needs no memory of what changed. If it fails, nkp falls back to the two methods below, which the
@@ -27,9 +28,11 @@ import (
 //   - Everything else, and everything missed while nkp or its connection was down, is found by one listing of the zone over
 //     ovs-vswitchd's control socket, and each stale connection is deleted by its tuple.
 const (
-	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a listing 5 µs.
+	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a
+	// listing 5 µs.
 	fewFilters = 3
-	// maxListed is the most tracked connections for which a listing is requested: ovs-vswitchd does nothing else while it lists.
+	// maxListed is the most tracked connections for which a listing is requested: ovs-vswitchd does nothing
+	// else while it lists.
 	maxListed = 1_000_000
 	// forgetLimit bounds one listing. A switch that is silent for so long loses its OpenFlow connection, too.
 	forgetLimit = 15 * time.Second
@@ -37,11 +40,13 @@ const (
 	flushLimit = time.Second
 	// flushBatch is how many connections are deleted at once: milliseconds of the switch's time.
 	flushBatch = 500
-	// lookAgain is the time between a scan and a second one: until the datapath flows are revalidated, new connections are still made
-	// by the old OpenFlow flows. Revalidation normally ends within 2 s (Open vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
+	// lookAgain is the time between a scan and a second one: until the datapath flows are revalidated, new
+	// connections are still made by the old OpenFlow flows. Revalidation normally ends within 2 s (Open
+	// vSwitch: ofproto-dpif-upcall.c, udpif_revalidator).
 	lookAgain = 2 * time.Second
-	// After a scan that took t, nkp waits forgetRest*t before the next (kernelRest*t after a scan of the kernel's table, which takes
-	// nkp's own CPU time only), and auditRest*t before a scan that only an audit triggers.
+	// After a scan that took t, nkp waits forgetRest*t before the next (kernelRest*t after a scan of the
+	// kernel's table, which takes nkp's own CPU time only), and auditRest*t before a scan that only an audit
+	// triggers.
 	forgetRest, kernelRest, auditRest = 9, 1, 99
 	// forgetRetry is the least pause after a failure.
 	forgetRetry = 10 * time.Second
@@ -62,7 +67,8 @@ func (b *backlog) add(all bool, filters []flow.CTFilter) {
 	}
 }
 
-// staleUDP has the switch, or the kernel, delete the conntrack entries of stale UDP connections. Only Plane.Run's goroutine uses it.
+// staleUDP has the switch, or the kernel, delete the conntrack entries of stale UDP connections. Only
+// Plane.Run's goroutine uses it.
 type staleUDP struct {
 	set   *Settings
 	db    *ovsdb.Client
@@ -81,8 +87,8 @@ type staleUDP struct {
 	settled func() bool // see programmer
 }
 
-// probe finds out whether the switch can delete entries over OpenFlow. A new OpenFlow connection makes the next scan look for every stale
-// entry.
+// probe finds out whether the switch can delete entries over OpenFlow. A new OpenFlow connection makes the
+// next scan look for every stale entry.
 func (u *staleUDP) probe(ctx context.Context, conn *ofctrl.Conn) {
 	err := conn.ProbeCTFlush(ctx)
 	u.noFlush = errors.Is(err, ofctrl.ErrNoCTFlush)
@@ -96,7 +102,8 @@ func (u *staleUDP) probe(ctx context.Context, conn *ofctrl.Conn) {
 	u.pending.add(true, nil)
 }
 
-// beforeAudit makes an audit scan for everything stale, unless scans have taken too much of the switch's time.
+// beforeAudit makes an audit scan for everything stale, unless scans have taken too much of the switch's
+// time.
 func (u *staleUDP) beforeAudit() {
 	if time.Now().After(u.audit) {
 		u.pending.add(true, nil)
@@ -114,7 +121,8 @@ func (u *staleUDP) next() (at time.Time, ok bool) {
 	return u.pause, true
 }
 
-// run deletes what is pending, if it is time. What fails stays pending. The switch must have been read back over conn.
+// run deletes what is pending, if it is time. What fails stays pending. The switch must have been read back
+// over conn.
 func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) {
 	begun := time.Now()
 	if t, ok := u.next(); !ok || begun.Before(t) {
@@ -182,8 +190,9 @@ func (u *staleUDP) once(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 
 // cheap reports whether filters are a better way than a listing, and as exact.
 func (u *staleUDP) cheap(c *pipeline.Compiler, filters []flow.CTFilter) bool {
-	// The kernel's tracker drops entries while the switch goes through them, and the switch ends a flush at the first one that it does
-	// not find again, without an error (Open vSwitch: lib/ct-dpif.c, ct_dpif_flush_tuple).
+	// The kernel's tracker drops entries while the switch goes through them, and the switch ends a flush at
+	// the first one that it does not find again, without an error (Open vSwitch: lib/ct-dpif.c,
+	// ct_dpif_flush_tuple).
 	if len(filters) > fewFilters || u.db.Switch().DatapathType != "netdev" {
 		return false
 	}
@@ -202,8 +211,8 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 	defer cancel()
 	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
 	zone, serving := u.set.Layout.ZoneDNAT, c.UDPFrontends()
-	// Also the null-NAT entries that the guards of an earlier run made: each could crash ovs-vswitchd when it expires. Deleting an entry
-	// does not break its connection.
+	// Also the null-NAT entries that the guards of an earlier run made: each could crash ovs-vswitchd when it
+	// expires. Deleting an entry does not break its connection.
 	cfg := c.Config()
 	nullNAT := cfg.NoNullNAT && cfg.NoGuards
 	unmarked := u.rest.begin(c, u.settled(), begun)

@@ -64,9 +64,9 @@ type ChannelStatus struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// ProgrammingStats holds the latency of programming in milliseconds: from the arrival of a change to the switch's reply,
-// over the last 1,000 changes, and the part of it spent in the channel, from a transaction's first message to the reply to
-// its commit, over the last 1,000 transactions.
+// ProgrammingStats holds the latency of programming in milliseconds: from the arrival of a change to the
+// switch's reply, over the last 1,000 changes, and the part of it spent in the channel, from a transaction's
+// first message to the reply to its commit, over the last 1,000 transactions.
 type ProgrammingStats struct {
 	dataplane.Programming
 	ChannelP50Milli float64 `json:"channelP50Milliseconds"`
@@ -252,7 +252,8 @@ func (p *Plane) notInStep() string {
 	return ""
 }
 
-// lacks names the features found missing since the last connection, and those that the switch's release does not have.
+// lacks names the features found missing since the last connection, and those that the switch's release does
+// not have.
 func (p *Plane) lacks() []string {
 	list := []string{}
 	if sw := p.db.Switch(); sw.Exists {

@@ -11,7 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// NodeBeside returns the families of which the node's addresses are not on the bridge, for a model. Any goroutine may call it.
+// NodeBeside returns the families of which the node's addresses are not on the bridge, for a model. Any
+// goroutine may call it.
 func (p *Plane) NodeBeside(m *k8s.Model) []k8s.Family {
 	sw := p.db.Switch()
 	return p.set.NodeBeside(m, &sw)

@@ -9,10 +9,11 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Foreign flows never keep nkp from reading its own back: nkp requests the flows under its cookie, and foreign ones only from tables
-// that have few of them (ofctrl.MaxForeign). That leaves unwanted flows under nkp's cookie, which another program installed or an
-// earlier nkp left behind. Up to maxUnwanted are read and deleted in portions. More are not read: one transaction deletes all flows
-// under the cookie and sets the wanted ones, so that no packet sees an intermediate state.
+// Foreign flows never keep nkp from reading its own back: nkp requests the flows under its cookie, and
+// foreign ones only from tables that have few of them (ofctrl.MaxForeign). That leaves unwanted flows under
+// nkp's cookie, which another program installed or an earlier nkp left behind. Up to maxUnwanted are read and
+// deleted in portions. More are not read: one transaction deletes all flows under the cookie and sets the
+// wanted ones, so that no packet sees an intermediate state.
 
 // maxUnwanted is how many unwanted flows a read-back takes in. Each takes about 700 bytes meanwhile.
 const maxUnwanted = 1 << 17
@@ -35,8 +36,8 @@ func tooManyText(n int) string {
 	return fmt.Sprintf("the switch holds %d flows under nkp's cookie that are not nkp's, more than can be read (%d)", n, maxUnwanted)
 }
 
-// replaceUnwanted makes sure that no more than maxUnwanted unwanted flows are under nkp's cookie. It reports whether the switch
-// can be read back.
+// replaceUnwanted makes sure that no more than maxUnwanted unwanted flows are under nkp's cookie. It reports
+// whether the switch can be read back.
 func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 	n, err := g.unwanted(ctx)
 	if err == nil && n > maxUnwanted {
@@ -73,11 +74,13 @@ func (g *programmer) unreadWarnings() (out []string) {
 	return out
 }
 
-// maxSurplus is how many flows that should not be there one transaction deletes after a read-back. Open vSwitch deletes some
-// 30,000 a second and does nothing else meanwhile, so that a change waits for less than a second behind them.
+// maxSurplus is how many flows that should not be there one transaction deletes after a read-back. Open
+// vSwitch deletes some 30,000 a second and does nothing else meanwhile, so that a change waits for less than
+// a second behind them.
 const maxSurplus = 20_000
 
-// setAside leaves what d deletes beyond maxSurplus for later: the loop deletes it in portions, between other work.
+// setAside leaves what d deletes beyond maxSurplus for later: the loop deletes it in portions, between other
+// work.
 func (g *programmer) setAside(d *flow.Delta) {
 	clear(g.surplus)
 	if len(d.DelFlows) <= maxSurplus {

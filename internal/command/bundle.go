@@ -63,8 +63,8 @@ in it. Exit status: 0 written, 1 not written.`,
 	return cmd
 }
 
-// Bounds of what a bundle holds, in bytes before compression. bundleFlows bounds the flows, so that the switch is not asked for more
-// than fits.
+// Bounds of what a bundle holds, in bytes before compression. bundleFlows bounds the flows, so that the
+// switch is not asked for more than fits.
 const (
 	maxPart     = 2 << 20
 	maxBundle   = 16 << 20
@@ -139,7 +139,8 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 	return b
 }
 
-// write writes the archive to a file, "" for one that is named after node and time, and prints its name and size.
+// write writes the archive to a file, "" for one that is named after node and time, and prints its name and
+// size.
 func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	now := time.Now().UTC().Truncate(time.Second)
 	base := strings.ReplaceAll("nkp-bundle-"+cmp.Or(b.node, "unknown")+"-"+now.Format("20060102T150405Z"), "/", "_")
@@ -170,7 +171,8 @@ func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// archive returns the parts as files of a directory, after contents.txt, and the number of parts that are missing.
+// archive returns the parts as files of a directory, after contents.txt, and the number of parts that are
+// missing.
 func (b *bundle) archive(dir string, now time.Time) (archive []byte, unread int, err error) {
 	contents, left := &part{name: "contents.txt", text: "written by nkp " + agent.Version + "\n"}, maxBundle
 	for _, p := range b.parts {

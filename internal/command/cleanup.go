@@ -47,8 +47,8 @@ run of nkp on this node put them there.`,
 	return cmd
 }
 
-// cleanupLimit bounds a cleanup: on a busy node iptables takes minutes to delete the chains of thousands of Services, and HNS
-// deletes its objects one by one. At the limit, the objects already deleted stay deleted.
+// cleanupLimit bounds a cleanup: on a busy node iptables takes minutes to delete the chains of thousands of
+// Services, and HNS deletes its objects one by one. At the limit, the objects already deleted stay deleted.
 const cleanupLimit = 10 * time.Minute
 
 // runCleanup checks that no agent runs, and cleans up.
@@ -95,8 +95,8 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// restoreSysctls restores the sysctls that nkp changed. Another Service proxy, whose rules are what is left of the kind, needs the same
-// ones and may have found them set: for it they stay.
+// restoreSysctls restores the sysctls that nkp changed. Another Service proxy, whose rules are what is left
+// of the kind, needs the same ones and may have found them set: for it they stay.
 func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
 	chains, noIPTables := iptables.Occupied(ctx)
 	tables, noNFTables := nftables.HasKubeProxyTables()

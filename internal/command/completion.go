@@ -11,7 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/agent"
 )
 
-// completeFlags lets the shell complete the values of flags that take one of a few, in all commands below cmd.
+// completeFlags lets the shell complete the values of flags that take one of a few, in all commands below
+// cmd.
 func completeFlags(cmd *cobra.Command) {
 	for name, values := range enums {
 		if cmd.Flags().Lookup(name) != nil {
@@ -26,8 +27,8 @@ func completeFlags(cmd *cobra.Command) {
 // completionWait bounds how long a shell waits for the agent at a press of the tab key.
 const completionWait = 500 * time.Millisecond
 
-// completeServices returns a completion with what texts returns for each Service that the running agent serves; nothing if none
-// answers.
+// completeServices returns a completion with what texts returns for each Service that the running agent
+// serves; nothing if none answers.
 func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)

@@ -33,8 +33,8 @@ type configuration struct {
 // configurationDoc is where the configuration is documented: a package does not install docs/.
 const configurationDoc = "https://github.com/nkp-proxy/nkp/blob/main/docs/configuration.md"
 
-// configure loads the configuration file and combines it with the command's flags. It prints warnings to standard error, except
-// for run, which logs them later.
+// configure loads the configuration file and combines it with the command's flags. It prints warnings to
+// standard error, except for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {
 	var file *config.File
 	if s.cfg.path != "" {
@@ -62,8 +62,8 @@ func (s *settings) prepare(cmd *cobra.Command) error {
 
 // combine applies a file, nil if there is none, to the flags.
 //
-// As in kube-proxy, a KubeProxyConfiguration replaces kube-proxy's flags, except those in flagWins. nkp's own flags
-// override NkpConfiguration.
+// As in kube-proxy, a KubeProxyConfiguration replaces kube-proxy's flags, except those in flagWins. nkp's own
+// flags override NkpConfiguration.
 func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	c := &s.cfg
 	c.file, c.explicit, c.origin, c.warnings, c.flags = file, map[string]string{}, map[string]string{}, nil, f

@@ -12,8 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// flagWins reports whether a kube-proxy flag overrides the KubeProxyConfiguration: the node's name, logging flags, and the source
-// of Services if the file names none. Commands other than run may name another source.
+// flagWins reports whether a kube-proxy flag overrides the KubeProxyConfiguration: the node's name, logging
+// flags, and the source of Services if the file names none. Commands other than run may name another source.
 func (c *configuration) flagWins(name string) bool {
 	switch name {
 	case "hostname-override", "v", "logging-format":

@@ -18,8 +18,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
-// errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments. The
-// installed rules stay meanwhile, as in every restart (docs/decisions/0007).
+// errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments.
+// The installed rules stay meanwhile, as in every restart (docs/decisions/0007).
 var errRestart = fmt.Errorf("the configuration file has changed: %w", notify.ErrRestart)
 
 // restartOr returns errRestart if the context was cancelled for a restart, else err.
@@ -40,8 +40,8 @@ type configWatch struct {
 	problem string     // why the file as it is now is not in force
 }
 
-// run follows the file until the context ends. A valid file with a different configuration ends the run by calling restart;
-// an invalid one changes only status.
+// run follows the file until the context ends. A valid file with a different configuration ends the run by
+// calling restart; an invalid one changes only status.
 func (w *configWatch) run(ctx context.Context, restart func(error)) {
 	before := w.s.cfg.file
 	config.Watch(ctx, before.Path, before, func(now *config.File, err error) {

@@ -42,7 +42,8 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 	return nil
 }
 
-// idle returns the flags of the command line that have an effect in none of the data planes: nkp's own, and kube-proxy's.
+// idle returns the flags of the command line that have an effect in none of the data planes: nkp's own, and
+// kube-proxy's.
 func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
 		of := modesOf(c.flags.Lookup(name))
@@ -57,8 +58,9 @@ func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
 	return own, kubeProxy
 }
 
-// checkMode returns an error that names flags of nkp's own without effect in the data planes. A file may be shared by many nodes, and a
-// command line of kube-proxy's works as it is: their settings without effect are no errors.
+// checkMode returns an error that names flags of nkp's own without effect in the data planes. A file may be
+// shared by many nodes, and a command line of kube-proxy's works as it is: their settings without effect are
+// no errors.
 func (c *configuration) checkMode(modes ...mode.Mode) error {
 	own, _ := c.idle(modes)
 	if len(own) == 0 {
@@ -71,7 +73,8 @@ func (c *configuration) checkMode(modes ...mode.Mode) error {
 	return usageError("without effect in mode %s: %s; leave out what is not for it, or choose another --mode", strings.Join(names, " or "), strings.Join(own, ", "))
 }
 
-// checkAgent returns an error that names flags for which a running agent, which answers by its own settings, has no use.
+// checkAgent returns an error that names flags for which a running agent, which answers by its own settings,
+// has no use.
 func (c *configuration) checkAgent() error {
 	var unused []string
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {

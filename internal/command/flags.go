@@ -28,7 +28,8 @@ const (
 	defaultBridge = "br-int"
 )
 
-// settings are the settings of "nkp run"; resolve completes agent.Settings. Other commands offer some of the flags.
+// settings are the settings of "nkp run"; resolve completes agent.Settings. Other commands offer some of the
+// flags.
 type settings struct {
 	agent.Settings
 	manifests  string
@@ -111,7 +112,8 @@ func (s *settings) switchFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.OpenFlow, "openflow", "", "OpenFlow target: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT (default: BRIDGE.mgmt beside the database's socket)")
 }
 
-// sourceFlags defines the flags for the source of Services, and for requests to the API server with kube-proxy's names and defaults.
+// sourceFlags defines the flags for the source of Services, and for requests to the API server with
+// kube-proxy's names and defaults.
 func (s *settings) sourceFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.cfg.path, "config", "", "file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes to it")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account, where there is one)")
@@ -122,7 +124,8 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.api.ContentType, "kube-api-content-type", apiserver.DefaultContentType, "encoding of what is sent to the API server")
 }
 
-// serverFlags defines the flags for the health check servers and for the metrics, with kube-proxy's names and defaults where it has them.
+// serverFlags defines the flags for the health check servers and for the metrics, with kube-proxy's names and
+// defaults where it has them.
 func (s *settings) serverFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256", "address and port of /healthz and /livez; empty: none, port 0: any that is free")
 	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false, "end with an error if an address cannot be listened on, instead of trying again")
@@ -136,8 +139,8 @@ func (s *settings) serverFlags(f *pflag.FlagSet) {
 	f.IntVar(&m.ServiceLimit, "service-metrics-limit", 1000, "Service ports that --service-metrics serves by name; the others are summed")
 }
 
-// conntrackFlags defines kube-proxy's conntrack flags. They apply if the kernel tracks the connections of Services; 0 leaves a
-// setting alone.
+// conntrackFlags defines kube-proxy's conntrack flags. They apply if the kernel tracks the connections of
+// Services; 0 leaves a setting alone.
 func (s *settings) conntrackFlags(f *pflag.FlagSet) {
 	c := sysctl.Defaults()
 	f.IntVar(&s.Conntrack.MaxPerCore, "conntrack-max-per-core", c.MaxPerCore, "tracked connections for each CPU; 0: leave the limit")

@@ -27,7 +27,8 @@ func (f *frontend) flag(fs *pflag.FlagSet) {
 	fs.Var(f, "vip", "only Service ports that are served at this address, port or both, as the list prints them: 10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the node stands for NodePorts")
 }
 
-// Set accepts ADDRESS, ADDRESS:PORT and node:PORT, each with /PROTOCOL or without, and in the brackets of one that is not served.
+// Set accepts ADDRESS, ADDRESS:PORT and node:PORT, each with /PROTOCOL or without, and in the brackets of one
+// that is not served.
 func (f *frontend) Set(text string) error {
 	*f = frontend{text: text}
 	if text == "" {

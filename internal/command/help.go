@@ -49,7 +49,8 @@ const ownGroup = "Flags"
 // groupKey is the annotation of a flag with its group. A flag without one is the command's own.
 const groupKey = "nkp_group"
 
-// inGroup marks the flags that are defined until the returned function is called, unless they are in a group already.
+// inGroup marks the flags that are defined until the returned function is called, unless they are in a group
+// already.
 func inGroup(f *pflag.FlagSet, group string) func() {
 	before := map[*pflag.Flag]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { before[flag] = true })
@@ -114,7 +115,8 @@ func printUsage(w io.Writer, cmd *cobra.Command) {
 	fmt.Fprint(w, "\nEvery command has --help.\n")
 }
 
-// wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph; an indented line stays as it is.
+// wrapped breaks the lines of a text at width. Lines that follow each other are one paragraph; an indented
+// line stays as it is.
 func wrapped(text string, width int) string {
 	out := []string{""}
 	for line := range strings.SplitSeq(text, "\n") {

@@ -28,7 +28,8 @@ func (s *settings) planHNS(model *k8s.Model, stdout, stderr io.Writer) error {
 	return err
 }
 
-// remoteSubnets returns the pod ranges of the other nodes in the manifests, as an overlay network would have them.
+// remoteSubnets returns the pod ranges of the other nodes in the manifests, as an overlay network would have
+// them.
 func (s *settings) remoteSubnets() (remote []hns.RemoteSubnet) {
 	if s.manifests == "" {
 		return nil
@@ -68,7 +69,8 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 	return plane.Diff(ctx)
 }
 
-// ownedHNS describes nkp's objects in HNS according to the state file, for when no agent answers; "": unknown.
+// ownedHNS describes nkp's objects in HNS according to the state file, for when no agent answers; "":
+// unknown.
 func (s *settings) ownedHNS() string {
 	endpoints, loadBalancers, err := windows.Owned(s.Windows)
 	if err != nil {

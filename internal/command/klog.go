@@ -7,7 +7,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// redirectKlog sends client-go's log to ours, a level lower, because the source itself reports its important errors.
+// redirectKlog sends client-go's log to ours, a level lower, because the source itself reports its important
+// errors.
 func redirectKlog(log *slog.Logger) { klog.SetSlogLogger(slog.New(lower{log.Handler()})) }
 
 // lower is a handler that lowers each record by one level: info to debug, errors to warnings.

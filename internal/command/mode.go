@@ -35,8 +35,9 @@ func (s *settings) given() (c mode.Choice, ok bool, err error) {
 	return c, ok, err
 }
 
-// decide decides on the data plane. It connects to the bridge where Open vSwitch is installed or asked for. The errors in absent are
-// reasons to do without, unless --mode asks for it; every other error of connect is the caller's.
+// decide decides on the data plane. It connects to the bridge where Open vSwitch is installed or asked for.
+// The errors in absent are reasons to do without, unless --mode asks for it; every other error of connect is
+// the caller's.
 func (s *settings) decide(ctx context.Context, connect func() (*ovsdb.Client, error), absent ...error) (c choice, err error) {
 	if _, _, err := s.given(); err != nil {
 		return c, err
@@ -50,8 +51,8 @@ func (s *settings) decide(ctx context.Context, connect func() (*ovsdb.Client, er
 	return c, err
 }
 
-// choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the bridge. A bridge
-// that exists but cannot be used is an error, never a reason for iptables.
+// choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the
+// bridge. A bridge that exists but cannot be used is an error, never a reason for iptables.
 func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
 	if _, ok, _ := s.given(); !ok {
 		if err := s.checkBridgeFlags(); err != nil {
@@ -62,8 +63,8 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 	return s.decide(ctx, connect, ovsdb.ErrUnreachable, ovsdb.ErrNoBridge)
 }
 
-// chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and does not
-// answer, that is an error: what the agent does there depends on the answer.
+// chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and
+// does not answer, that is an error: what the agent does there depends on the answer.
 func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, err error) {
 	_, given, _ := s.given()
 	last := s.LastModes()
@@ -92,8 +93,8 @@ func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, e
 // bridgeFlags are flags that make sense only for a bridge.
 var bridgeFlags = []string{"bridge", "configure-bridge", "gateway-mac", "openflow", "ports", "uplink-port"}
 
-// checkBridgeFlags returns an error if the command line has flags for a bridge, but no --mode, on a node without Open vSwitch.
-// Settings in a configuration file do not count, because many nodes may share the file.
+// checkBridgeFlags returns an error if the command line has flags for a bridge, but no --mode, on a node
+// without Open vSwitch. Settings in a configuration file do not count, because many nodes may share the file.
 func (s *settings) checkBridgeFlags() error {
 	dir, installed := s.Choosing(serving.Everything).OVS()
 	if _, told := s.cfg.explicit["mode"]; installed || told || s.cfg.origin["mode"] != "" {
@@ -112,7 +113,8 @@ func (s *settings) checkBridgeFlags() error {
 		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
 }
 
-// meansBridge reports whether the command line names a bridge that has to exist: with --mode auto only where the last run had it.
+// meansBridge reports whether the command line names a bridge that has to exist: with --mode auto only where
+// the last run had it.
 func (s *settings) meansBridge() bool {
 	_, named := s.cfg.explicit["bridge"]
 	_, told := s.cfg.explicit["mode"]

@@ -16,7 +16,8 @@ type output struct {
 	formats []string // text, the command's own, json, yaml
 }
 
-// flag defines -o, and has it checked before the command runs. usage says what the formats are; own are those that only this command has.
+// flag defines -o, and has it checked before the command runs. usage says what the formats are; own are those
+// that only this command has.
 func (o *output) flag(cmd *cobra.Command, usage string, own ...string) {
 	o.formats = slices.Concat([]string{"text"}, own, []string{"json", "yaml"})
 	cmd.Flags().StringVarP(&o.format, "output", "o", "text", usage)

@@ -43,7 +43,8 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 	return cmd
 }
 
-// writePods prints a line for each port, with what is wrong below it, after what is to be known of the whole list.
+// writePods prints a line for each port, with what is wrong below it, after what is to be known of the whole
+// list.
 func writePods(out io.Writer, list *agent.PodList) error {
 	for _, note := range list.Notes {
 		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(note)); err != nil {

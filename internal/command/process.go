@@ -57,8 +57,8 @@ func (s *settings) processFlags(f *pflag.FlagSet) {
 	_ = f.MarkDeprecated("metrics-port", "--metrics-bind-address takes the port, too")
 }
 
-// unusedFlags defines kube-proxy's flags that have no effect here, so that a kube-proxy command line works unchanged. Help does
-// not list them; docs/configuration.md does, with the reason.
+// unusedFlags defines kube-proxy's flags that have no effect here, so that a kube-proxy command line works
+// unchanged. Help does not list them; docs/configuration.md does, with the reason.
 func unusedFlags(f *pflag.FlagSet) {
 	add := func(name, kind, usage string) {
 		if f.Lookup(name) != nil {

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// secrets match what redact replaces in a line: all but the first group. A value after a telling name ends with its line, because it
-// may have any form. A line without one of the hints, in lower case, does not match.
+// secrets match what redact replaces in a line: all but the first group. A value after a telling name ends
+// with its line, because it may have any form. A line without one of the hints, in lower case, does not
+// match.
 var secrets = []struct {
 	hints []string
 	*regexp.Regexp
@@ -36,8 +37,8 @@ const (
 // harmless are values that are no secrets, whatever their name.
 var harmless = []string{"", "true", "false", "null", "{", "["}
 
-// redact returns a text without what looks like a credential. What nkp writes holds none: this is for what others have put into the
-// objects, the database and the errors that nkp quotes.
+// redact returns a text without what looks like a credential. What nkp writes holds none: this is for what
+// others have put into the objects, the database and the errors that nkp quotes.
 func redact(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(pem.ReplaceAllString(text, redacted)) {

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// restart replaces the process with a new one with the same arguments, environment and process id, unnoticed by supervisors.
-// It returns only if that fails. args are those of Main.
+// restart replaces the process with a new one with the same arguments, environment and process id, unnoticed
+// by supervisors. It returns only if that fails. args are those of Main.
 func restart(args []string) error {
 	if !slices.Equal(args, os.Args[1:]) {
 		return fmt.Errorf("%w (this process is not nkp's own)", errRestart)

@@ -42,8 +42,8 @@ func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// Main runs nkp with the program's name, which decides whether it is kubectl's plugin, and the arguments after it, and returns the exit
-// status. SIGINT and SIGTERM end it gracefully.
+// Main runs nkp with the program's name, which decides whether it is kubectl's plugin, and the arguments
+// after it, and returns the exit status. SIGINT and SIGTERM end it gracefully.
 func Main(program string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -107,7 +107,8 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 	return root
 }
 
-// prepareRoot adds commands to a root, and what all of them have: where they print, how errors and help read, completion.
+// prepareRoot adds commands to a root, and what all of them have: where they print, how errors and help read,
+// completion.
 func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetOut(stdout)

@@ -111,7 +111,8 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 // kernelTracks reports whether the kernel's conntrack tracks the connections of a datapath.
 func kernelTracks(datapathType string) bool { return datapathType == "" || datapathType == "system" }
 
-// recorder returns a Recorder that writes Events to the API server if Services come from one, else to the log.
+// recorder returns a Recorder that writes Events to the API server if Services come from one, else to the
+// log.
 func (s *settings) recorder(log *slog.Logger) (*apiserver.Recorder, error) {
 	if s.manifests != "" {
 		return apiserver.NewLogRecorder(s.NodeName, log), nil
@@ -130,8 +131,8 @@ func (s *settings) reviewer(log *slog.Logger) (*apiserver.Reviewer, error) {
 	return apiserver.NewReviewer(s.apiOptions(), log)
 }
 
-// awaitBridge connects to the database and waits up to wait for the bridge. It then checks that nkp can use the bridge, and
-// enables OpenFlow15 if it may.
+// awaitBridge connects to the database and waits up to wait for the bridge. It then checks that nkp can use
+// the bridge, and enables OpenFlow15 if it may.
 func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slog.Logger) (*ovsdb.Client, error) {
 	deadline, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -163,11 +164,13 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 	return db, nil
 }
 
-// reportLimit bounds the wait of awaitReport. ovs-vswitchd tries to reconnect to its database every 8 s at least (lib/reconnect.c).
+// reportLimit bounds the wait of awaitReport. ovs-vswitchd tries to reconnect to its database every 8 s at
+// least (lib/reconnect.c).
 const reportLimit = 10 * time.Second
 
-// awaitReport waits until ovs-vswitchd has reported the bridge's MAC to the database, which forgets it when it restarts. Without it nkp
-// cannot tell whether the node's address is on the bridge, and what serves the node's own traffic is chosen once, at the start.
+// awaitReport waits until ovs-vswitchd has reported the bridge's MAC to the database, which forgets it when
+// it restarts. Without it nkp cannot tell whether the node's address is on the bridge, and what serves the
+// node's own traffic is chosen once, at the start.
 func (s *settings) awaitReport(ctx context.Context, db *ovsdb.Client) {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()

@@ -20,7 +20,8 @@ import (
 	"github.com/nkp-proxy/nkp/windows/service"
 )
 
-// newWindowsService returns the commands that install nkp as a Windows service. They are listed on Windows only.
+// newWindowsService returns the commands that install nkp as a Windows service. They are listed on Windows
+// only.
 func newWindowsService() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "windows-service",
@@ -173,8 +174,8 @@ func printService(w io.Writer, st service.State) error {
 	return t.Flush()
 }
 
-// newServiceCheck returns the command that install and upgrade run of the program that they are to install: only that program knows which
-// flags it accepts.
+// newServiceCheck returns the command that install and upgrade run of the program that they are to install:
+// only that program knows which flags it accepts.
 func newServiceCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:     "check [-- FLAGS OF RUN]",
@@ -220,7 +221,8 @@ func (s *settings) program() service.Program {
 	return p
 }
 
-// tellEventLog writes the reason why a service ends to the event log, because the standard error of a service is lost.
+// tellEventLog writes the reason why a service ends to the event log, because the standard error of a service
+// is lost.
 func tellEventLog(args []string, why error) {
 	asService := slices.ContainsFunc(args, func(a string) bool {
 		name, value, _ := strings.Cut(a, "=")

@@ -133,7 +133,8 @@ func (t *statusText) source(s *agent.SourceStatus) {
 	t.line("source", "%s: %s", s.Kind, state)
 }
 
-// start prints how long the start and its phases took. During the start it prints nothing: the other lines show its progress.
+// start prints how long the start and its phases took. During the start it prints nothing: the other lines
+// show its progress.
 func (t *statusText) start(s *agent.StartStatus) {
 	if s.InStep == 0 {
 		return
@@ -146,8 +147,8 @@ func (t *statusText) start(s *agent.StartStatus) {
 		s.Synced/1000, (s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
 }
 
-// pending prints the changes that are not in force yet. Without a change of an object, the switch, the kernel or the node
-// has changed.
+// pending prints the changes that are not in force yet. Without a change of an object, the switch, the kernel
+// or the node has changed.
 func (t *statusText) pending(s *agent.Status) {
 	p := s.Pending
 	since := p.For.Round(time.Millisecond)

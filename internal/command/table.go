@@ -39,7 +39,8 @@ func (t *table) fit(width int) {
 // columnGap is the number of spaces between columns.
 const columnGap = 2
 
-// flush writes the table and inserts the details between its lines afterwards, so that they do not widen the columns.
+// flush writes the table and inserts the details between its lines afterwards, so that they do not widen the
+// columns.
 func (t *table) flush(out io.Writer, width int) error {
 	if width > 0 {
 		t.fit(width)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalSize returns the columns and rows of the terminal that w is; ok is false if it is none, or its size is not known.
+// terminalSize returns the columns and rows of the terminal that w is; ok is false if it is none, or its size
+// is not known.
 func terminalSize(w io.Writer) (width, height int, ok bool) {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -22,7 +23,8 @@ func terminalSize(w io.Writer) (width, height int, ok bool) {
 	return width, height, err == nil && width > 0 && height > 0
 }
 
-// redraws reports whether frames on w replace each other. A Windows console interprets escape codes only in a mode of its own.
+// redraws reports whether frames on w replace each other. A Windows console interprets escape codes only in a
+// mode of its own.
 func redraws(w io.Writer) bool {
 	_, _, ok := terminalSize(w)
 	return ok && runtime.GOOS != "windows"
@@ -36,7 +38,8 @@ const (
 	clearBelow  = "\x1b[J"
 )
 
-// frame returns text as one screen of a terminal: lines cut at width, and at most height-1 of them, so that nothing scrolls.
+// frame returns text as one screen of a terminal: lines cut at width, and at most height-1 of them, so that
+// nothing scrolls.
 func frame(text string, width, height int) []byte {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if room := max(height-1, 1); len(lines) > room {

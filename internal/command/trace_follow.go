@@ -10,9 +10,10 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// How trace --follow looks. Between two looks at least sampleRest times as long as one took passes, because ovs-vswitchd does nothing
-// else while it lists connections. The first look comes countersLag after the command began, and the last one countersLag after the
-// end, because the switch learns what its datapath counted about once a second: packets of before are not counted, the last ones are.
+// How trace --follow looks. Between two looks at least sampleRest times as long as one took passes, because
+// ovs-vswitchd does nothing else while it lists connections. The first look comes countersLag after the
+// command began, and the last one countersLag after the end, because the switch learns what its datapath
+// counted about once a second: packets of before are not counted, the last ones are.
 const (
 	followDefault = 10 * time.Second
 	followMost    = 5 * time.Minute
@@ -22,8 +23,9 @@ const (
 	countersLag   = 1200 * time.Millisecond
 )
 
-// followPacket asks the agent again and again what becomes of the packets that r explains, for a time or until the context ends, and
-// sets r.Follow. It calls begin after the first look: what comes from then on is counted. It calls say with each line that is new.
+// followPacket asks the agent again and again what becomes of the packets that r explains, for a time or
+// until the context ends, and sets r.Follow. It calls begin after the first look: what comes from then on is
+// counted. It calls say with each line that is new.
 func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, limit time.Duration, begin func(),
 	say func(string)) error {
 	ask.From, ask.To, ask.Protocol = r.Packet.From, r.Packet.To, string(r.Packet.Protocol)

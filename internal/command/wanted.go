@@ -26,8 +26,9 @@ type wanted struct {
 	warnings []string
 }
 
-// wantModel reads the source once and computes the model for this node. local reports whether nkp runs on that node, so that its
-// interfaces' addresses count. It prints the problems of the source to stderr, a line each, and fails if one is an error.
+// wantModel reads the source once and computes the model for this node. local reports whether nkp runs on
+// that node, so that its interfaces' addresses count. It prints the problems of the source to stderr, a line
+// each, and fails if one is an error.
 func (s *settings) wantModel(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
 	_, model, changes, err := s.wantTracker(ctx, by, local, stderr)
 	return model, changes, err
@@ -98,7 +99,8 @@ func nodeNames(objects []k8s.Change) []string {
 	return names
 }
 
-// connectTimeout bounds how long a command waits for the OpenFlow handshake, which a working switch completes in milliseconds.
+// connectTimeout bounds how long a command waits for the OpenFlow handshake, which a working switch completes
+// in milliseconds.
 const connectTimeout = 5 * time.Second
 
 // connectSwitch opens an OpenFlow connection to the bridge.

@@ -31,10 +31,10 @@ func (v *watch) check() error {
 	return nil
 }
 
-// follow prints what ask writes, every interval until the context ends, which is no error. A terminal shows the newest only.
-// Elsewhere each follows an empty line; of JSON and YAML it is a document. width is that of the terminal, 0 elsewhere. An
-// error ends it the first time, because of wrong usage or an agent that does not run. Later it is printed, except among
-// documents, because nkp may be restarting.
+// follow prints what ask writes, every interval until the context ends, which is no error. A terminal shows
+// the newest only. Elsewhere each follows an empty line; of JSON and YAML it is a document. width is that of
+// the terminal, 0 elsewhere. An error ends it the first time, because of wrong usage or an agent that does
+// not run. Later it is printed, except among documents, because nkp may be restarting.
 func (v *watch) follow(ctx context.Context, w io.Writer, o *output, ask func(w io.Writer, width int) error) error {
 	tick := time.NewTicker(v.interval)
 	defer tick.Stop()

@@ -8,8 +8,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// normalizeAddresses writes addresses in their usual form: kube-proxy takes numbers with leading zeros, and reads them as
-// decimal.
+// normalizeAddresses writes addresses in their usual form: kube-proxy takes numbers with leading zeros, and
+// reads them as decimal.
 func normalizeAddresses(c *KubeProxy) {
 	c.HostnameOverride = strings.ToLower(strings.TrimSpace(c.HostnameOverride))
 	c.BindAddress = plainIP(c.BindAddress)

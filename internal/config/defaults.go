@@ -66,7 +66,8 @@ func defaultForNode(c *KubeProxy) {
 	c.DetectLocalMode = cmp.Or(c.DetectLocalMode, "ClusterCIDR")
 }
 
-// PrimaryNodePorts keeps NodePorts where kube-proxy's mode nftables has them by default: at the node's primary addresses.
+// PrimaryNodePorts keeps NodePorts where kube-proxy's mode nftables has them by default: at the node's
+// primary addresses.
 func PrimaryNodePorts(c *KubeProxy) {
 	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
 		c.NodePortAddresses = []string{NodePortsPrimary}
@@ -89,8 +90,8 @@ func NewKubeProxy() *KubeProxy {
 	return c
 }
 
-// ownDefaults sets nkp's defaults where they differ from kube-proxy's, for fields that a file leaves out. nkp's iptables
-// transactions hold only the changes, so they need not wait for more.
+// ownDefaults sets nkp's defaults where they differ from kube-proxy's, for fields that a file leaves out.
+// nkp's iptables transactions hold only the changes, so they need not wait for more.
 func ownDefaults(c, file *KubeProxy) {
 	for _, p := range []struct{ period, given *metav1.Duration }{
 		{&c.IPTables.MinSyncPeriod, &file.IPTables.MinSyncPeriod}, {&c.NFTables.MinSyncPeriod, &file.NFTables.MinSyncPeriod},
@@ -109,7 +110,8 @@ func withPort(addr string, port int) string {
 	return net.JoinHostPort(addr, strconv.Itoa(port))
 }
 
-// WithPort adds a port to an IP address that bears none; 0 stands for no address at all, as in kube-proxy's old flags.
+// WithPort adds a port to an IP address that bears none; 0 stands for no address at all, as in kube-proxy's
+// old flags.
 func WithPort(addr string, port int) string {
 	if port == 0 {
 		return ""

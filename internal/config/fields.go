@@ -134,7 +134,8 @@ func (f *KubeProxyField) value(c *KubeProxy) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(f.index)
 }
 
-// WithoutEffect returns the names of the fields with a value other than the default that nkp does not implement.
+// WithoutEffect returns the names of the fields with a value other than the default that nkp does not
+// implement.
 func WithoutEffect(c *KubeProxy) []string {
 	var names []string
 	usual := NewKubeProxy()

@@ -35,7 +35,8 @@ type File struct {
 	raw []byte // its content
 }
 
-// Load reads a configuration file. Its errors name the file, and the document and the field where there is one.
+// Load reads a configuration file. Its errors name the file, and the document and the field where there is
+// one.
 func Load(path string) (*File, error) {
 	data, err := read(path)
 	if err != nil {
@@ -109,7 +110,8 @@ func (f *File) document(doc []byte) error {
 		kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
 }
 
-// kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts unknown and duplicate fields with a warning.
+// kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts unknown and duplicate fields with a
+// warning.
 func (f *File) kubeProxy(doc []byte) error {
 	c := &KubeProxy{}
 	strict, err := decode(doc, c)
@@ -156,7 +158,8 @@ func (f *File) nkp(doc []byte) error {
 	return nil
 }
 
-// decode reads a document into a configuration. strict lists unknown and duplicate fields, with which it can be used.
+// decode reads a document into a configuration. strict lists unknown and duplicate fields, with which it can
+// be used.
 func decode(doc []byte, into any) (strict []error, err error) {
 	if _, err := yaml.YAMLToJSONStrict(doc); err != nil {
 		strict = append(strict, err)

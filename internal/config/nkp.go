@@ -15,32 +15,37 @@ const (
 // KubeProxyGroup is the group of kube-proxy's configuration.
 const KubeProxyGroup = v1alpha1.GroupName
 
-// NkpConfiguration holds the settings that kube-proxy does not have. Every field stands for a flag of "nkp run", which wins
-// if it is given; a field that is left out leaves the flag's default.
+// NkpConfiguration holds the settings that kube-proxy does not have. Every field stands for a flag of "nkp
+// run", which wins if it is given; a field that is left out leaves the flag's default.
 type NkpConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Data plane: auto, ovs, iptables, nftables or windows. auto is ovs where the switch's database answers and has the bridge, else
-	// nftables or iptables; on Windows windows.
+	// Data plane: auto, ovs, iptables, nftables or windows. auto is ovs where the switch's database answers
+	// and has the bridge, else nftables or iptables; on Windows windows.
 	Mode string `json:"mode,omitempty" flag:"mode"`
-	// Who serves the node's own processes, and what arrives outside the bridge: auto, ovs, iptables, nftables or off.
+	// Who serves the node's own processes, and what arrives outside the bridge: auto, ovs, iptables, nftables
+	// or off.
 	HostTraffic string `json:"hostTraffic,omitempty" flag:"host-traffic"`
 	// File or directory of Kubernetes YAML or JSON that takes the place of an API server.
 	Manifests string `json:"manifests,omitempty" flag:"manifests"`
 	// Serve only Services whose label service.kubernetes.io/service-proxy-name has this value.
 	ServiceProxyName string `json:"serviceProxyName,omitempty" flag:"service-proxy-name"`
-	// Address ranges of Services; by default those of the ServiceCIDR objects. Neither counts with serviceProxyName.
+	// Address ranges of Services; by default those of the ServiceCIDR objects. Neither counts with
+	// serviceProxyName.
 	ServiceCIDRs []string `json:"serviceCIDRs,omitempty" flag:"service-cidr"`
-	// Services, as NAMESPACE/NAME, that another program of the node serves: none of their addresses is served or refused.
+	// Services, as NAMESPACE/NAME, that another program of the node serves: none of their addresses is served
+	// or refused.
 	SkipServices []string `json:"skipServices,omitempty" flag:"skip-services"`
-	// Serve the addresses of load balancers in the node; false leaves them to the load balancer, for example to the servicelb of K3s.
+	// Serve the addresses of load balancers in the node; false leaves them to the load balancer, for example
+	// to the servicelb of K3s.
 	LoadBalancerAddresses *bool `json:"loadBalancerAddresses,omitempty" flag:"load-balancer-addresses"`
-	// Flows, rules or elements that one Service may take, and each of its ports in one family an eighth of it; a larger Service is not
-	// served. 0: no limit.
+	// Flows, rules or elements that one Service may take, and each of its ports in one family an eighth of
+	// it; a larger Service is not served. 0: no limit.
 	CostLimit *int64 `json:"costLimit,omitempty" flag:"cost-limit"`
 	// The same for all Services of a namespace together; the newest that do not fit are not served.
 	CostLimitNamespace *int64 `json:"costLimitNamespace,omitempty" flag:"cost-limit-namespace"`
-	// The same for all Services of the node; the newest of the largest namespace that do not fit are not served.
+	// The same for all Services of the node; the newest of the largest namespace that do not fit are not
+	// served.
 	CostLimitNode *int64 `json:"costLimitNode,omitempty" flag:"cost-limit-node"`
 	// Socket on which the agent answers nkp status, diff, services and trace.
 	Socket string `json:"socket,omitempty" flag:"socket"`
@@ -55,7 +60,8 @@ type NkpConfiguration struct {
 	Windows  WindowsConfiguration  `json:"windows,omitzero"`
 }
 
-// MetricsConfiguration says what is measured for each Service and who may read it; the address is in the KubeProxyConfiguration.
+// MetricsConfiguration says what is measured for each Service and who may read it; the address is in the
+// KubeProxyConfiguration.
 type MetricsConfiguration struct {
 	// Serve the metrics over HTTPS, and only to clients that the API server accepts and allows the path.
 	Authorization *bool `json:"authorization,omitempty" flag:"metrics-authorization"`
@@ -97,25 +103,26 @@ type OVSConfiguration struct {
 	Wait *metav1.Duration `json:"wait,omitempty" flag:"ovs-wait"`
 	// How often the whole switch is read back and compared.
 	AuditPeriod *metav1.Duration `json:"auditPeriod,omitempty" flag:"audit-period"`
-	// Start where flows of others use conntrack on packets that nkp passes on: policies there see the client and the endpoint on
-	// the way there, and the Service and the client on the way back.
+	// Start where flows of others use conntrack on packets that nkp passes on: policies there see the client
+	// and the endpoint on the way there, and the Service and the client on the way back.
 	AllowStatefulPolicies *bool `json:"allowStatefulPolicies,omitempty" flag:"allow-stateful-policies"`
 	// Service packets to pods on this bridge: auto, on (straight) or off (through the gateway).
 	LocalDelivery string `json:"localDelivery,omitempty" flag:"local-delivery"`
 	// Count connections, packets and bytes of every Service port on the bridge, by three flows each.
 	ServiceCounters *bool `json:"serviceCounters,omitempty" flag:"service-counters"`
-	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a Service and
-	// directly: true or false. Left out: true, unless this Open vSwitch can crash by it.
+	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a
+	// Service and directly: true or false. Left out: true, unless this Open vSwitch can crash by it.
 	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
 	// Packets per second that may be refused with an answer; the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`
-	// Clients that session affinity remembers of each Service port on the bridge; further ones get an endpoint by the hash of
-	// their address.
+	// Clients that session affinity remembers of each Service port on the bridge; further ones get an
+	// endpoint by the hash of their address.
 	AffinityLimit *int64 `json:"affinityLimit,omitempty" flag:"affinity-limit"`
-	// Clients that session affinity remembers of all Service ports on the bridge together; each takes about 1 kB of
-	// ovs-vswitchd's memory.
+	// Clients that session affinity remembers of all Service ports on the bridge together; each takes about 1
+	// kB of ovs-vswitchd's memory.
 	AffinityLimitNode *int64 `json:"affinityLimitNode,omitempty" flag:"affinity-limit-node"`
-	// Addresses, one of each family, that stand for a client which is its own endpoint; they must be free on the bridge.
+	// Addresses, one of each family, that stand for a client which is its own endpoint; they must be free on
+	// the bridge.
 	HairpinIPs []string `json:"hairpinIPs,omitempty" flag:"hairpin-ip"`
 
 	TLS    TLSConfiguration    `json:"tls,omitzero"`
@@ -164,7 +171,8 @@ type IPTablesConfiguration struct {
 type NFTablesConfiguration struct {
 	// Count packets and bytes of every Service port, which takes time for each packet.
 	ServiceCounters bool `json:"serviceCounters,omitempty" flag:"nftables-service-counters"`
-	// Devices whose packets of established connections through Services bypass all rules of the node, network policies included; NAME* matches names that begin with NAME.
+	// Devices whose packets of established connections through Services bypass all rules of the node, network
+	// policies included; NAME* matches names that begin with NAME.
 	FlowtableDevices []string `json:"flowtableDevices,omitempty" flag:"nftables-flowtable-devices"`
 }
 
@@ -172,6 +180,7 @@ type NFTablesConfiguration struct {
 type WindowsConfiguration struct {
 	// Where nkp remembers which HNS objects are its own.
 	StateFile string `json:"stateFile,omitempty" flag:"hns-state-file"`
-	// Whether nkp, when it starts, deletes the load balancers that kube-proxy left in HNS for Services that are gone.
+	// Whether nkp, when it starts, deletes the load balancers that kube-proxy left in HNS for Services that
+	// are gone.
 	TakeOver bool `json:"takeOver,omitempty" flag:"hns-take-over"`
 }

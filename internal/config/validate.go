@@ -17,9 +17,9 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Validate returns the fields of a completed KubeProxyConfiguration that have invalid values. Its verdict is kube-proxy's
-// (test/k8s/differential compares the two), with three exceptions: unknown feature gates and showHiddenMetricsForVersion, which
-// have no effect here, and port 0, which stands for any free port.
+// Validate returns the fields of a completed KubeProxyConfiguration that have invalid values. Its verdict is
+// kube-proxy's (test/k8s/differential compares the two), with three exceptions: unknown feature gates and
+// showHiddenMetricsForVersion, which have no effect here, and port 0, which stands for any free port.
 func Validate(c *KubeProxy) field.ErrorList {
 	v := &validator{}
 	v.bit("iptables.masqueradeBit", c.IPTables.MasqueradeBit)
@@ -183,8 +183,8 @@ func (v *validator) clusterCIDR(text string) {
 	}
 }
 
-// logging runs the checks of kube-proxy's logging library. That library supports the format json only in programs
-// that link its logger.
+// logging runs the checks of kube-proxy's logging library. That library supports the format json only in
+// programs that link its logger.
 func (v *validator) logging(c *KubeProxy) {
 	l := c.Logging
 	if l.Format == logsapi.JSONLogFormat {

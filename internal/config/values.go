@@ -49,10 +49,12 @@ func isValue(t reflect.Type) bool {
 	return ok
 }
 
-// auto is the third value of a flag that is true or false otherwise: nkp decides. In a file such a field is left out.
+// auto is the third value of a flag that is true or false otherwise: nkp decides. In a file such a field is
+// left out.
 const auto = "auto"
 
-// textOf returns a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or list.
+// textOf returns a value as a flag takes it; ok is false if it is not set: a nil pointer, an empty string or
+// list.
 func textOf(v reflect.Value) (text string, ok bool) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -108,7 +110,8 @@ func setText(v reflect.Value, text string) error {
 	return json.Unmarshal(data, v.Addr().Interface())
 }
 
-// GateExternalIPs is the only feature gate of kube-proxy's that nkp supports. It decides whether externalIPs are served.
+// GateExternalIPs is the only feature gate of kube-proxy's that nkp supports. It decides whether externalIPs
+// are served.
 const GateExternalIPs = "AllowServiceExternalIPs"
 
 // Gates is a flag of feature gates. Set adds to it.

@@ -17,9 +17,10 @@ const (
 	poll       = 10 * time.Second       // where changes are not reported: a network file system, too many watches
 )
 
-// Watch calls changed, on its own goroutine, each time the file's content changes, or it becomes readable or unreadable, until
-// the context ends. It follows files that are replaced, and symbolic links anywhere in the path, because kubelet replaces the
-// files of a ConfigMap by swapping the link ..data. before is the file as Load read it.
+// Watch calls changed, on its own goroutine, each time the file's content changes, or it becomes readable or
+// unreadable, until the context ends. It follows files that are replaced, and symbolic links anywhere in the
+// path, because kubelet replaces the files of a ConfigMap by swapping the link ..data. before is the file as
+// Load read it.
 func Watch(ctx context.Context, path string, before *File, changed func(*File, error)) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -66,8 +67,8 @@ func Watch(ctx context.Context, path string, before *File, changed func(*File, e
 	}
 }
 
-// watchDirs watches the directories of the file, and of every link on the way to it. Watching one twice is no error. One that
-// cannot be watched is still polled.
+// watchDirs watches the directories of the file, and of every link on the way to it. Watching one twice is no
+// error. One that cannot be watched is still polled.
 func watchDirs(w *fsnotify.Watcher, path string) {
 	for range 16 { // links may form a ring
 		_ = w.Add(filepath.Dir(path))

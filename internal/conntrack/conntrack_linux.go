@@ -19,11 +19,13 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// procDir has the size and the limit of the kernel's conntrack table (Linux: Documentation/networking/nf_conntrack-sysctl.rst).
+// procDir has the size and the limit of the kernel's conntrack table (Linux:
+// Documentation/networking/nf_conntrack-sysctl.rst).
 const procDir = "/proc/sys/net/netfilter/"
 
-// Usage returns how many entries of this network namespace the kernel tracks, and how many it tracks at most: math.MaxInt32 if there is
-// no limit, for which the kernel has 0 (net/netfilter/nf_conntrack_core.c, __nf_conntrack_alloc).
+// Usage returns how many entries of this network namespace the kernel tracks, and how many it tracks at most:
+// math.MaxInt32 if there is no limit, for which the kernel has 0 (net/netfilter/nf_conntrack_core.c,
+// __nf_conntrack_alloc).
 func Usage() (f dpctl.Fill, err error) {
 	for name, n := range map[string]*int{"nf_conntrack_count": &f.Entries, "nf_conntrack_max": &f.Limit} {
 		text, err := os.ReadFile(procDir + name)
@@ -40,13 +42,14 @@ func Usage() (f dpctl.Fill, err error) {
 	return f, nil
 }
 
-// getStats is IPCTNL_MSG_CT_GET_STATS_CPU (enum cntl_msg_types); failures are attributes of its answers (enum ctattr_stats_cpu).
+// getStats is IPCTNL_MSG_CT_GET_STATS_CPU (enum cntl_msg_types); failures are attributes of its answers (enum
+// ctattr_stats_cpu).
 const getStats = 4
 
 var failures = map[uint16]string{9: "insert_failed", 10: "dropped", 11: "early_drop"}
 
-// Failures returns dpctl.Usage.Failures of this network namespace's kernel table, which /proc/net/stat/nf_conntrack shows too, where the
-// kernel has it.
+// Failures returns dpctl.Usage.Failures of this network namespace's kernel table, which
+// /proc/net/stat/nf_conntrack shows too, where the kernel has it.
 func Failures() (map[string]uint64, error) {
 	sums := map[string]uint64{}
 	err := request(k8s.IPv4, getStats, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool { // for each CPU
@@ -63,15 +66,16 @@ func Failures() (map[string]uint64, error) {
 // dumpTries bounds how often Forget lists a table because of ErrInterrupted.
 const dumpTries = 5
 
-// Each calls do for each TCP, UDP and SCTP connection of a family and zone. The Connection is valid during the call only. It is
-// never Refused, because the kernel deletes the entry of a connection whose only answer is a reset. An error of do ends the
-// listing. After ErrInterrupted, some connections were left out.
+// Each calls do for each TCP, UDP and SCTP connection of a family and zone. The Connection is valid during
+// the call only. It is never Refused, because the kernel deletes the entry of a connection whose only answer
+// is a reset. An error of do ends the listing. After ErrInterrupted, some connections were left out.
 func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection) error) error {
 	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error { return do(c) })
 }
 
-// Forget deletes the stale conntrack entries of a family and zone, and returns how many it deleted, which is valid after an error,
-// too. It continues after an entry that cannot be deleted. One that no longer exists is no error.
+// Forget deletes the stale conntrack entries of a family and zone, and returns how many it deleted, which is
+// valid after an error, too. It continues after an entry that cannot be deleted. One that no longer exists is
+// no error.
 func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
 	return forget(func(do func(*dpctl.Connection, []byte) error) error { return dump(ctx, f, zone, do) }, f, stale)
 }
@@ -151,7 +155,8 @@ func request(f k8s.Family, command, flags int) *nl.NetlinkRequest {
 
 var protocols = map[byte]k8s.Protocol{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_SCTP: "SCTP"}
 
-// parse reads a message of the kernel into c. It reports whether this is a TCP, UDP or SCTP connection with both its tuples.
+// parse reads a message of the kernel into c. It reports whether this is a TCP, UDP or SCTP connection with
+// both its tuples.
 func parse(msg []byte, c *dpctl.Connection) bool {
 	*c = dpctl.Connection{}
 	if len(msg) < nl.SizeofNfgenmsg {
@@ -172,7 +177,8 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() && seen.IsValid()
 }
 
-// tcpStates maps the kernel's state numbers (enum tcp_conntrack) to Open vSwitch's names, which Connection.State uses.
+// tcpStates maps the kernel's state numbers (enum tcp_conntrack) to Open vSwitch's names, which
+// Connection.State uses.
 var tcpStates = map[byte]string{
 	nl.TCP_CONNTRACK_SYN_SENT: "SYN_SENT", nl.TCP_CONNTRACK_SYN_RECV: "SYN_RECV", nl.TCP_CONNTRACK_ESTABLISHED: "ESTABLISHED",
 	nl.TCP_CONNTRACK_FIN_WAIT: "FIN_WAIT_1", nl.TCP_CONNTRACK_CLOSE_WAIT: "CLOSE_WAIT", nl.TCP_CONNTRACK_LAST_ACK: "LAST_ACK",
@@ -228,7 +234,8 @@ func number(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// attributes yields the type and value of each netlink attribute (struct nlattr). One that does not fit ends them.
+// attributes yields the type and value of each netlink attribute (struct nlattr). One that does not fit ends
+// them.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= nl.SizeofNfattr {

@@ -1,5 +1,5 @@
-// Package dataplane holds what all data planes have in common: their contract with the agent, and the parts that each of them
-// needs to fulfil it.
+// Package dataplane holds what all data planes have in common: their contract with the agent, and the parts
+// that each of them needs to fulfil it.
 //
 //   - [Plane] is the contract: take the model's changes, program them, report the state. [Status] is the same for all planes;
 //     its Detail is the state that only one plane has. Through [Hooks] a plane reports events at once.

@@ -12,8 +12,9 @@ type DropKey struct {
 	Reason k8s.DropReason
 }
 
-// Drops adds up counters of dropped packets. The flows or rules that count come and go with endpoints; the sums do not go down.
-// What a flow counts between the last reading and its deletion is lost. The zero value is ready. Not safe for concurrent use.
+// Drops adds up counters of dropped packets. The flows or rules that count come and go with endpoints; the
+// sums do not go down. What a flow counts between the last reading and its deletion is lost. The zero value
+// is ready. Not safe for concurrent use.
 type Drops struct {
 	seen, ports map[DropKey]uint64
 	own         map[DropKey]uint64 // packets of nkp's own that have yet to be seen

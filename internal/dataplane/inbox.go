@@ -23,16 +23,16 @@ func (s Signal) Notify() {
 	}
 }
 
-// Update holds the changes of the model since a plane last called Take. Facts, the model without its maps, are always set; they are
-// new if Changes.Node is set.
+// Update holds the changes of the model since a plane last called Take. Facts, the model without its maps,
+// are always set; they are new if Changes.Node is set.
 type Update struct {
 	k8s.Changes
 	Facts   k8s.Model
 	Arrived time.Time // of the oldest change in it
 }
 
-// Inbox collects the model's changes until a plane takes them: any number of updates become one. Make it with NewInbox. All
-// methods may be called from any goroutine.
+// Inbox collects the model's changes until a plane takes them: any number of updates become one. Make it with
+// NewInbox. All methods may be called from any goroutine.
 type Inbox struct {
 	Signal // has a token while an update waits
 
@@ -46,7 +46,8 @@ type Inbox struct {
 	portions portions
 }
 
-// NewInbox returns an empty Inbox for Services of these families; none: all. queued is called with them for each update.
+// NewInbox returns an empty Inbox for Services of these families; none: all. queued is called with them for
+// each update.
 func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	if len(families) == 0 {
 		families = Families
@@ -54,7 +55,8 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	return &Inbox{Signal: NewSignal(), families: families, queued: queued, portions: newPortions()}
 }
 
-// Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does nothing.
+// Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does
+// nothing.
 func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -87,7 +89,8 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.Notify()
 }
 
-// Take returns the update that has arrived since the last call, or a portion of it, and leaves a token for the rest; nil: none has.
+// Take returns the update that has arrived since the last call, or a portion of it, and leaves a token for
+// the rest; nil: none has.
 func (in *Inbox) Take() *Update {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -120,7 +123,8 @@ func (in *Inbox) Idle() bool {
 	return in.next == nil
 }
 
-// WhileIdle calls f if everything was taken; no update can arrive during the call. It reports whether it called f.
+// WhileIdle calls f if everything was taken; no update can arrive during the call. It reports whether it
+// called f.
 func (in *Inbox) WhileIdle(f func()) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -131,8 +135,8 @@ func (in *Inbox) WhileIdle(f func()) bool {
 	return true
 }
 
-// Undisturbed returns a context that ends when an update arrives. disturbed, which must be called, ends it in any case and
-// reports whether an update arrived.
+// Undisturbed returns a context that ends when an update arrives. disturbed, which must be called, ends it in
+// any case and reports whether an update arrived.
 func (in *Inbox) Undisturbed(parent context.Context) (ctx context.Context, disturbed func() bool) {
 	ctx, cancel := context.WithCancel(parent)
 	came := make(chan bool, 1)

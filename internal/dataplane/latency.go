@@ -27,7 +27,8 @@ func (r *Recent) Add(d time.Duration) {
 // Count returns how many there have been in all.
 func (r *Recent) Count() int { return r.count }
 
-// Quantiles returns the median and the 99th percentile of those remembered, in milliseconds; 0 if there are none.
+// Quantiles returns the median and the 99th percentile of those remembered, in milliseconds; 0 if there are
+// none.
 func (r *Recent) Quantiles() (p50, p99 float64) {
 	n := len(r.last)
 	if n == 0 {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Loop records the progress of one goroutine that handles events. The goroutine is at rest while it waits for something to do,
-// however long that takes; while it works it must make progress. All methods may be called from any goroutine and never
-// block. The methods of a nil Loop do nothing.
+// Loop records the progress of one goroutine that handles events. The goroutine is at rest while it waits for
+// something to do, however long that takes; while it works it must make progress. All methods may be called
+// from any goroutine and never block. The methods of a nil Loop do nothing.
 type Loop struct {
 	name string
 
@@ -35,8 +35,8 @@ func (l *Loop) Work(doing string) {
 	l.mark()
 }
 
-// Progress must be called whenever a step of the work is done: a transaction, an answer, one call into the system. A step
-// that failed is done, too. At rest it does nothing.
+// Progress must be called whenever a step of the work is done: a transaction, an answer, one call into the
+// system. A step that failed is done, too. At rest it does nothing.
 func (l *Loop) Progress() {
 	if l == nil {
 		return
@@ -54,8 +54,8 @@ func (l *Loop) Rest() { l.Work("") }
 // doubt is how long a loop may work without progress before its last reported state becomes unreliable.
 const doubt = 10 * time.Second
 
-// Doubtful reports whether the goroutine has worked for doubt or longer without progress. A status must not claim then that
-// all is well.
+// Doubtful reports whether the goroutine has worked for doubt or longer without progress. A status must not
+// claim then that all is well.
 func (l *Loop) Doubtful() bool {
 	if l == nil {
 		return false

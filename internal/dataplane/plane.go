@@ -7,26 +7,28 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Plane keeps Open vSwitch, iptables or HNS in step with the model. Run is called once; all other methods may be called from
-// any goroutine, before and while it runs.
+// Plane keeps Open vSwitch, iptables or HNS in step with the model. Run is called once; all other methods may
+// be called from any goroutine, before and while it runs.
 type Plane interface {
-	// Update hands over the model's changes; the first call must pass all of the model in changes. It never waits for the
-	// plane's programming, and keeps nothing of the model that changes later.
+	// Update hands over the model's changes; the first call must pass all of the model in changes. It never
+	// waits for the plane's programming, and keeps nothing of the model that changes later.
 	Update(model *k8s.Model, changes k8s.Changes)
-	// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a permanent error:
-	// retrying cannot help.
+	// Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a
+	// permanent error: retrying cannot help.
 	Run(ctx context.Context) error
 	// Loops returns the plane's loops, which record what its goroutines work on and since when.
 	Loops() []*Loop
-	// Status returns the state of the plane. If the plane is busy, it does not wait but sets Busy. The error is the context's.
+	// Status returns the state of the plane. If the plane is busy, it does not wait but sets Busy. The error
+	// is the context's.
 	Status(ctx context.Context) (Status, error)
-	// Diff compares the installed state with the wanted one, one difference per line; "" means equal. It changes nothing.
+	// Diff compares the installed state with the wanted one, one difference per line; "" means equal. It
+	// changes nothing.
 	Diff(ctx context.Context) (string, error)
-	// Counters returns the counters of every Service port, and why numbers are missing ("": none are). The map is shared: it
-	// must not be changed. nil: nothing is counted.
+	// Counters returns the counters of every Service port, and why numbers are missing ("": none are). The
+	// map is shared: it must not be changed. nil: nothing is counted.
 	Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error)
-	// List adds what is installed of a Service port, with its counters; of the zero PortName: everything of nkp's. It changes nothing,
-	// and the plane's programming does not wait for it.
+	// List adds what is installed of a Service port, with its counters; of the zero PortName: everything of
+	// nkp's. It changes nothing, and the plane's programming does not wait for it.
 	List(ctx context.Context, of k8s.PortName, to *Listing) error
 }
 
@@ -49,23 +51,28 @@ type Status struct {
 	Detail any
 }
 
-// Notice is something about one Service. A Port with a ServiceName alone stands for all ports of that Service.
+// Notice is something about one Service. A Port with a ServiceName alone stands for all ports of that
+// Service.
 type Notice struct {
 	Port k8s.PortName
 	Text string
 }
 
-// Hooks are called when something happens, on a plane's goroutines. They must not wait, and must not call the plane.
+// Hooks are called when something happens, on a plane's goroutines. They must not wait, and must not call the
+// plane.
 type Hooks struct {
-	// Queued: there is something to program in these families. InStep: all of it is in force but what is refused.
+	// Queued: there is something to program in these families. InStep: all of it is in force but what is
+	// refused.
 	Queued, InStep func(...k8s.Family)
 	// Refused: an item was refused; called for each attempt.
 	Refused func(Refusal)
-	// Unsupported: a Service specifies something that this plane does not support; called once until that changes.
+	// Unsupported: a Service specifies something that this plane does not support; called once until that
+	// changes.
 	Unsupported func(Notice)
 	// Synced: changes went through and something was written.
 	Synced func(Sync)
-	// Forgot: nkp deleted stale UDP conntrack entries of a family, if it found any; connections is their number, as far as known.
+	// Forgot: nkp deleted stale UDP conntrack entries of a family, if it found any; connections is their
+	// number, as far as known.
 	Forgot func(f k8s.Family, connections int, took time.Duration)
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Portion is the cost of a Service beyond which its ports reach a plane one after the other, so that the change of another Service
-// waits for one update of about that cost, or for one port, and not for a large Service.
+// Portion is the cost of a Service beyond which its ports reach a plane one after the other, so that the
+// change of another Service waits for one update of about that cost, or for one port, and not for a large
+// Service.
 const Portion = 10_000
 
 // portions divides updates. It belongs to the Inbox, whose lock protects it.
@@ -25,9 +26,10 @@ func newPortions() portions {
 	return portions{taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{}}
 }
 
-// split takes a portion from the ports of an update and returns it: all ports of small Services, and of large ones, up to Portion, those
-// that were left most often, then the smallest. If there are small ones, they do not wait for any large one, but the next portion has some
-// of each. Ports between which an address moves come together: no address has two owners, and none is without one in between.
+// split takes a portion from the ports of an update and returns it: all ports of small Services, and of large
+// ones, up to Portion, those that were left most often, then the smallest. If there are small ones, they do
+// not wait for any large one, but the next portion has some of each. Ports between which an address moves
+// come together: no address has two owners, and none is without one in between.
 func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k8s.PortName]*k8s.ServicePort) {
 	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > Portion }
 	var large []k8s.PortName
@@ -68,7 +70,8 @@ func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k
 	return p.take(ports, p.together(ports, later))
 }
 
-// together returns the ports but those that may come later: those that give no address to one of the returned ones, and get none of one.
+// together returns the ports but those that may come later: those that give no address to one of the returned
+// ones, and get none of one.
 func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k8s.PortName]bool) (names []k8s.PortName) {
 	type frontend struct {
 		netip.AddrPort

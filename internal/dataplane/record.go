@@ -4,8 +4,8 @@ import "time"
 
 // Record is what the status of a plane says of its read-backs and failures.
 type Record struct {
-	// Compared is when all was last read back and compared; Audits is how often since the start. iptables and nftables count those that
-	// found everything as nkp had installed it, and unset Compared at a repair.
+	// Compared is when all was last read back and compared; Audits is how often since the start. iptables and
+	// nftables count those that found everything as nkp had installed it, and unset Compared at a repair.
 	Compared time.Time `json:"compared,omitzero"`
 	Audits   int       `json:"audits"`
 	Repairs  int       `json:"repairs"` // how often another program had changed what nkp installed

@@ -26,8 +26,9 @@ type Refusal struct {
 	RetryAt time.Time // of the next try, if it does not change before
 }
 
-// Refusals holds the refused items, by key. The installed rules of an item stay as they are. It is retried with exponential
-// backoff, or at once when it changes, and delays no other item. Refusals is not safe for concurrent use. The zero value is not usable.
+// Refusals holds the refused items, by key. The installed rules of an item stay as they are. It is retried
+// with exponential backoff, or at once when it changes, and delays no other item. Refusals is not safe for
+// concurrent use. The zero value is not usable.
 type Refusals[K comparable] struct {
 	by     string
 	log    *slog.Logger
@@ -36,7 +37,8 @@ type Refusals[K comparable] struct {
 	pauses workqueue.TypedRateLimiter[K]
 }
 
-// NewRefusals returns Refusals without any. Each one goes to the log, which names by as what refuses, and to hook.
+// NewRefusals returns Refusals without any. Each one goes to the log, which names by as what refuses, and to
+// hook.
 func NewRefusals[K comparable](by string, log *slog.Logger, hook func(Refusal)) *Refusals[K] {
 	return &Refusals[K]{by: by, log: log, hook: hook, of: map[K]*Refusal{},
 		pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[K](RetryFirst, RetryMost)}

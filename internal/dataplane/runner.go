@@ -10,7 +10,8 @@ import (
 type Steps interface {
 	// Take applies changes of the model to the desired state. The first ones have the node.
 	Take(u *Update)
-	// Changed has an item when another program may have changed what is installed; nil: the plane cannot know.
+	// Changed has an item when another program may have changed what is installed; nil: the plane cannot
+	// know.
 	Changed() <-chan struct{}
 	// Step does the work that is due. It is not called before the node is known.
 	Step(ctx context.Context) error
@@ -18,8 +19,9 @@ type Steps interface {
 	Next() time.Time
 }
 
-// Runner is the loop of a plane that works in rounds: unless the plane rests, it takes the queued updates and does a Step. While it is
-// locked, no round goes on; Run and Round lock it. All fields but In and Loop belong to the round. In and Rest must be set.
+// Runner is the loop of a plane that works in rounds: unless the plane rests, it takes the queued updates and
+// does a Step. While it is locked, no round goes on; Run and Round lock it. All fields but In and Loop belong
+// to the round. In and Rest must be set.
 type Runner struct {
 	sync.Mutex
 
@@ -62,7 +64,8 @@ func (r *Runner) Run(ctx context.Context, s Steps, doing string) {
 	}
 }
 
-// Round takes the queued updates, does the work that is due, and returns when it must be called again unless an update arrives earlier.
+// Round takes the queued updates, does the work that is due, and returns when it must be called again unless
+// an update arrives earlier.
 func (r *Runner) Round(ctx context.Context, s Steps) (next time.Time) { return r.round(ctx, s, false) }
 
 func (r *Runner) round(ctx context.Context, s Steps, noticed bool) (next time.Time) {
@@ -95,7 +98,8 @@ func (r *Runner) round(ctx context.Context, s Steps, noticed bool) (next time.Ti
 	return next
 }
 
-// TakeUpdates applies the queued changes of the model, and reports whether the node is known by now. The Runner must be locked.
+// TakeUpdates applies the queued changes of the model, and reports whether the node is known by now. The
+// Runner must be locked.
 func (r *Runner) TakeUpdates(s Steps) (ready bool) {
 	if u := r.In.Take(); u != nil {
 		if r.since.IsZero() {
@@ -126,7 +130,8 @@ func (r *Runner) now() time.Time {
 	return time.Now()
 }
 
-// Backoff is the pause after failures in a row: it doubles from RetryFirst to RetryMost. The zero Backoff: the last attempt succeeded.
+// Backoff is the pause after failures in a row: it doubles from RetryFirst to RetryMost. The zero Backoff:
+// the last attempt succeeded.
 type Backoff time.Duration
 
 // Failed records a failure, and returns the pause that follows it.

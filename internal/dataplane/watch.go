@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// Bound is how long a loop may work without progress. The longest step that ends well is one iptables-restore: some 10 s
-// for the rules of 10,000 Services over nf_tables, several times that on a busy machine. The longest one that ends in a
-// timeout is a request to a switch that does not answer, after 30 s (ofctrl.Options.AnswerTimeout). kube-proxy counts as
-// unhealthy after twice its sync period, 60 s by default; twice that is late enough for a restart to be the smaller harm.
+// Bound is how long a loop may work without progress. The longest step that ends well is one
+// iptables-restore: some 10 s for the rules of 10,000 Services over nf_tables, several times that on a busy
+// machine. The longest one that ends in a timeout is a request to a switch that does not answer, after 30 s
+// (ofctrl.Options.AnswerTimeout). kube-proxy counts as unhealthy after twice its sync period, 60 s by
+// default; twice that is late enough for a restart to be the smaller harm.
 const Bound = 2 * time.Minute
 
 // looks is how many checks in a row without progress make a loop stuck.
 const looks = 24
 
-// Watch finds the loops that are stuck. It counts its own checks, not the time, so that no loop counts as stuck because the
-// machine was suspended or the process was stopped. Make it with NewWatch; run it once with Run. The other methods may be
-// called from any goroutine.
+// Watch finds the loops that are stuck. It counts its own checks, not the time, so that no loop counts as
+// stuck because the machine was suspended or the process was stopped. Make it with NewWatch; run it once with
+// Run. The other methods may be called from any goroutine.
 type Watch struct {
 	bound time.Duration
 	log   *slog.Logger

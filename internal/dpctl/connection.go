@@ -14,13 +14,14 @@ type Connection struct {
 	Protocol k8s.Protocol
 	// Client and Frontend are its first packet's source and destination, Endpoint what answers it.
 	Client, Frontend, Endpoint netip.AddrPort
-	// Seen is the address to which the endpoint replies: the client's, or the one it was masqueraded as. The zero Addr: unknown.
+	// Seen is the address to which the endpoint replies: the client's, or the one it was masqueraded as. The
+	// zero Addr: unknown.
 	Seen  netip.Addr
 	Zone  uint16
 	Mark  uint32
 	State string // of TCP; "" if there is none
-	// Refused is set if the endpoint reset a TCP connection before it was established. Only EachDetailed on the
-	// userspace datapath sets it.
+	// Refused is set if the endpoint reset a TCP connection before it was established. Only EachDetailed on
+	// the userspace datapath sets it.
 	Refused bool
 	// Expires is the time until the entry expires, in seconds; 0: not known.
 	Expires uint32
@@ -41,8 +42,8 @@ func (c *Connection) String() string {
 	return fmt.Sprintf("%s from %s to %s%s", c.Protocol, c.Client, c.Frontend, state)
 }
 
-// parseConnection reads a line of the answer of dpctl/dump-conntrack (Open vSwitch: lib/ct-dpif.c, ct_dpif_format_entry). It
-// reports whether this is a TCP, UDP or SCTP connection.
+// parseConnection reads a line of the answer of dpctl/dump-conntrack (Open vSwitch: lib/ct-dpif.c,
+// ct_dpif_format_entry). It reports whether this is a TCP, UDP or SCTP connection.
 func parseConnection(line string) (c Connection, ok bool) {
 	proto, rest, _ := strings.Cut(line, ",")
 	c.Protocol = k8s.Protocol(strings.ToUpper(proto))
@@ -64,10 +65,10 @@ func parseConnection(line string) (c Connection, ok bool) {
 	return c, true
 }
 
-// readInfo parses the TCP state. A detailed listing has one for each direction. There the userspace datapath has TIME_WAIT in both
-// directions for a refused connection, as for a closed one. A refused one is recognized by its window scaling: the client still has
-// it and the endpoint has none, because a SYN-ACK would have set the latter or removed the former (Open vSwitch:
-// lib/conntrack-tcp.c).
+// readInfo parses the TCP state. A detailed listing has one for each direction. There the userspace datapath
+// has TIME_WAIT in both directions for a refused connection, as for a closed one. A refused one is recognized
+// by its window scaling: the client still has it and the endpoint has none, because a SYN-ACK would have set
+// the latter or removed the former (Open vSwitch: lib/conntrack-tcp.c).
 func (c *Connection) readInfo(info string) {
 	c.State = field(info, "state=")
 	if orig, reply := field(info, "state_orig="), field(info, "state_reply="); orig != "" {

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// Megaflows is how full a datapath's cache of flows is. ovs-vswitchd moves the limit by itself: it starts at 10,000, grows up to
-// other_config:flow-limit as more flows are cached, and falls while a scan of the cache takes longer than 2 s
-// (ofproto/ofproto-dpif-upcall.c, udpif_revalidator).
+// Megaflows is how full a datapath's cache of flows is. ovs-vswitchd moves the limit by itself: it starts at
+// 10,000, grows up to other_config:flow-limit as more flows are cached, and falls while a scan of the cache
+// takes longer than 2 s (ofproto/ofproto-dpif-upcall.c, udpif_revalidator).
 type Megaflows struct {
 	Entries int `json:"entries"`
 	Limit   int `json:"limit"`
-	// Refused counts the flows that the limit kept out since ovs-vswitchd started; nil: this release does not count them.
+	// Refused counts the flows that the limit kept out since ovs-vswitchd started; nil: this release does not
+	// count them.
 	Refused *uint64 `json:"refused,omitempty"`
 	// NotKnown is why the numbers could not be read; "": they were.
 	NotKnown string `json:"notKnown,omitempty"`
@@ -70,8 +71,8 @@ func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
 	return m, err
 }
 
-// Counters returns the event counters of ovs-vswitchd with these names, of all its datapaths since it started. Those that its release
-// does not have are left out.
+// Counters returns the event counters of ovs-vswitchd with these names, of all its datapaths since it
+// started. Those that its release does not have are left out.
 func (t Tracker) Counters(ctx context.Context, names ...string) (map[string]uint64, error) {
 	params := make([][]string, len(names))
 	for i, name := range names {

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// Outcomes counts the TCP connections to an endpoint that a conntrack table holds, by what the endpoint did. Entries of closed
-// connections stay in the table for about half a minute.
+// Outcomes counts the TCP connections to an endpoint that a conntrack table holds, by what the endpoint did.
+// Entries of closed connections stay in the table for about half a minute.
 type Outcomes struct {
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"` // no answer to the SYN yet
 	Refused    int `json:"refused"`    // reset before they were established; the kernel keeps none of these
 }
 
-// Add counts a TCP connection. It ignores other protocols, because there a packet without an answer may be normal.
+// Add counts a TCP connection. It ignores other protocols, because there a packet without an answer may be
+// normal.
 func (o *Outcomes) Add(c *Connection) {
 	switch {
 	case c.Protocol != "TCP":
@@ -31,8 +32,8 @@ func (o *Outcomes) String() string {
 	return fmt.Sprintf("%d answered, %d without answer, %d refused", o.Answered, o.Unanswered, o.Refused)
 }
 
-// failingPart is the percentage of failed connections from which Problem reports them. Fewer are normal, because every connection
-// is unanswered for a round-trip time, and its entry stays for much longer.
+// failingPart is the percentage of failed connections from which Problem reports them. Fewer are normal,
+// because every connection is unanswered for a round-trip time, and its entry stays for much longer.
 const failingPart = 5
 
 // Problem returns how many connections had failed when the table was read; "": none, or few.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Revalidated waits until the datapath's cached flows agree with the flow tables as they are now: until a revalidation that begins after
-// the call is over, the end of the next but one.
+// Revalidated waits until the datapath's cached flows agree with the flow tables as they are now: until a
+// revalidation that begins after the call is over, the end of the next but one.
 func (t Tracker) Revalidated(ctx context.Context) error {
 	for range 2 {
 		if _, err := t.call(ctx, "revalidator/wait"); err != nil {
@@ -21,16 +21,17 @@ func (t Tracker) Revalidated(ctx context.Context) error {
 	return nil
 }
 
-// Each calls do for each TCP, UDP and SCTP connection of a zone, as they come: memory does not grow with their number. The
-// Connection is valid during the call only. An error of do ends the listing.
+// Each calls do for each TCP, UDP and SCTP connection of a zone, as they come: memory does not grow with
+// their number. The Connection is valid during the call only. An error of do ends the listing.
 //
-// ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of the zone.
+// ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of
+// the zone.
 func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
 	return t.dump(ctx, t.params(inZone(zone)), do)
 }
 
-// MaxDetailed is the most entries of the userspace datapath's table with which callers use EachDetailed: ovs-vswitchd does nothing
-// else meanwhile, for 5 µs an entry.
+// MaxDetailed is the most entries of the userspace datapath's table with which callers use EachDetailed:
+// ovs-vswitchd does nothing else meanwhile, for 5 µs an entry.
 const MaxDetailed = 100_000
 
 // EachDetailed is like Each, and fills in Refused and Expires. The list is twice as long.
@@ -47,8 +48,9 @@ func (t Tracker) dump(ctx context.Context, params []string, do func(*Connection)
 	})
 }
 
-// Learned calls do for each entry of a bridge's MAC learning table: a MAC address and its OpenFlow port. A bridge learns only from
-// packets that a NORMAL action handles, and forgets after some minutes. Entries of the bridge's own port are left out.
+// Learned calls do for each entry of a bridge's MAC learning table: a MAC address and its OpenFlow port. A
+// bridge learns only from packets that a NORMAL action handles, and forgets after some minutes. Entries of
+// the bridge's own port are left out.
 func (t Tracker) Learned(ctx context.Context, bridge string, do func(port uint32, mac net.HardwareAddr)) error {
 	return t.lines(ctx, "fdb/show", []string{bridge}, func(line []byte) error {
 		words := strings.Fields(string(line)) // port, VLAN, MAC, age
@@ -64,11 +66,12 @@ func (t Tracker) Learned(ctx context.Context, bridge string, do func(port uint32
 	})
 }
 
-// Count returns the number of connections in all zones. The kernel datapath does not support this: the command fails.
+// Count returns the number of connections in all zones. The kernel datapath does not support this: the
+// command fails.
 func (t Tracker) Count(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-nconns") }
 
-// Forget deletes connections from the tracker. One that no longer exists is no error. It continues after an error and
-// returns all errors.
+// Forget deletes connections from the tracker. One that no longer exists is no error. It continues after an
+// error and returns all errors.
 func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if len(list) == 0 {
 		return nil

@@ -13,13 +13,14 @@ import (
 type Usage struct {
 	// Table is all of the table, in all zones; nil: not known.
 	Table *Fill `json:"table"`
-	// Zones are the requested zones that have a limit of their own or the datapath's default one. The datapath counts the entries of
-	// no other zone.
+	// Zones are the requested zones that have a limit of their own or the datapath's default one. The
+	// datapath counts the entries of no other zone.
 	Zones []Fill `json:"zones"`
-	// Failures counts, by reason, what did not get an entry: on the userspace datapath connections since ovs-vswitchd started, table_full
-	// and, in releases that count it, zone_full; on the kernel datapath what the kernel counts in this network namespace, dropped,
-	// insert_failed and early_drop (entries that gave way to others). Connections that a limit of a zone keeps out in other releases, or
-	// in the kernel, are counted nowhere. nil: not known.
+	// Failures counts, by reason, what did not get an entry: on the userspace datapath connections since
+	// ovs-vswitchd started, table_full and, in releases that count it, zone_full; on the kernel datapath what
+	// the kernel counts in this network namespace, dropped, insert_failed and early_drop (entries that gave
+	// way to others). Connections that a limit of a zone keeps out in other releases, or in the kernel, are
+	// counted nowhere. nil: not known.
 	Failures map[string]uint64 `json:"failures"`
 	// NotKnown is why Table or Zones could not be read; "": both were.
 	NotKnown string `json:"notKnown,omitempty"`
@@ -32,7 +33,8 @@ type Fill struct {
 	Limit   int    `json:"limit"`
 }
 
-// nearlyFull is the percentage of a limit from which status warns. The alert in deploy/prometheus/rules.yaml uses the same.
+// nearlyFull is the percentage of a limit from which status warns. The alert in deploy/prometheus/rules.yaml
+// uses the same.
 const nearlyFull = 80
 
 // Full reports whether no further entry fits.
@@ -94,8 +96,8 @@ func (u *Usage) Warnings() (out []string) {
 	return out
 }
 
-// Limits returns the zones, of those requested, that have a limit, with their entries. It costs ovs-vswitchd less than a millisecond,
-// however many entries there are.
+// Limits returns the zones, of those requested, that have a limit, with their entries. It costs ovs-vswitchd
+// less than a millisecond, however many entries there are.
 func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	list := []Fill{}
 	byDefault := 0
@@ -124,8 +126,8 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	return list, err
 }
 
-// Max returns the number of connections that the table of the userspace datapath may hold. The kernel datapath does not support
-// this: the command fails.
+// Max returns the number of connections that the table of the userspace datapath may hold. The kernel
+// datapath does not support this: the command fails.
 func (t Tracker) Max(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-maxconns") }
 
 // Failures returns Usage.Failures of the userspace datapath.

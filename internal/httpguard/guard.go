@@ -22,15 +22,17 @@ const (
 type Limits struct {
 	// Conns is the number of connections, Serving of those whose request is being answered.
 	Conns, Serving int
-	// Answer is how long an answer may take, the time in which the client reads it included. 0: as long as it takes.
+	// Answer is how long an answer may take, the time in which the client reads it included. 0: as long as it
+	// takes.
 	Answer time.Duration
 }
 
-// Guard bounds how many connections a group of servers has at a time. A new one is always taken. Beyond Limits.Conns the
-// connection goes that waits for its client and has been silent for longest; beyond Limits.Serving the one whose request
-// has been answered for longest. Many clients that say nothing, or read nothing, thus keep each other out, and not a probe:
-// its request is there at once, and then only that many later requests, all unanswered, could push it out. Local clients
-// cannot be told apart by their address, so that no share is reserved for any of them.
+// Guard bounds how many connections a group of servers has at a time. A new one is always taken. Beyond
+// Limits.Conns the connection goes that waits for its client and has been silent for longest; beyond
+// Limits.Serving the one whose request has been answered for longest. Many clients that say nothing, or read
+// nothing, thus keep each other out, and not a probe: its request is there at once, and then only that many
+// later requests, all unanswered, could push it out. Local clients cannot be told apart by their address, so
+// that no share is reserved for any of them.
 type Guard struct {
 	limits Limits
 	log    *slog.Logger

@@ -19,7 +19,8 @@ type Listener struct {
 	Serves string // what, for messages
 	// At is the address to listen on. "": Run does not listen. Port 0: any that is free.
 	At string
-	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
+	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it
+	// tries again.
 	HardFail bool
 	// OnFailure, if set, is called once for each reason why it cannot listen. It must not block.
 	OnFailure func(error)
@@ -32,8 +33,8 @@ type Listener struct {
 	failure string
 }
 
-// Run listens and serves until the context ends, and returns nil then. An address that cannot be listened on is tried again
-// every few seconds, or, with HardFail, is an error.
+// Run listens and serves until the context ends, and returns nil then. An address that cannot be listened on
+// is tried again every few seconds, or, with HardFail, is an error.
 func (l *Listener) Run(ctx context.Context) error {
 	if l.At == "" {
 		return nil

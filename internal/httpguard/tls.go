@@ -12,8 +12,9 @@ import (
 // recheck is how often certificate files are read again, because cert-manager and kubelet replace them.
 const recheck = time.Minute
 
-// NewTLS returns a server's configuration with the certificate of two PEM files, which are read again every minute: a pair that cannot
-// be read leaves the last one in use. Without files the certificate is self-signed for host, and made at the first handshake.
+// NewTLS returns a server's configuration with the certificate of two PEM files, which are read again every
+// minute: a pair that cannot be read leaves the last one in use. Without files the certificate is self-signed
+// for host, and made at the first handshake.
 func NewTLS(certFile, keyFile, host string, log *slog.Logger) (*tls.Config, error) {
 	if certFile == "" && keyFile == "" {
 		made := sync.OnceValues(func() (*tls.Certificate, error) {

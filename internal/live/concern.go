@@ -67,7 +67,8 @@ func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 	return c
 }
 
-// port reports whether an id is that of the connection's Service port, or 0, which stands for what all Services share.
+// port reports whether an id is that of the connection's Service port, or 0, which stands for what all
+// Services share.
 func (c *concern) port(id uint32) bool {
 	is, known := c.ports[id]
 	if !known {
@@ -77,7 +78,8 @@ func (c *concern) port(id uint32) bool {
 	return is
 }
 
-// flow reports whether a packet of the connection can match a flow. id is that of the Service port in its cookie; 0: of none.
+// flow reports whether a packet of the connection can match a flow. id is that of the Service port in its
+// cookie; 0: of none.
 func (c *concern) flow(f *flow.Flow, id uint32) bool {
 	m := &f.Match
 	within := func(p netip.Prefix) bool { return !p.IsValid() || slices.ContainsFunc(c.addrs, p.Contains) }

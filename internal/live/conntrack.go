@@ -12,13 +12,15 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// about reports whether a connection matches the question. If the question leaves the client's port open, any port matches.
+// about reports whether a connection matches the question. If the question leaves the client's port open, any
+// port matches.
 func about(c *dpctl.Connection, q trace.Question) bool {
 	return c.Protocol == q.Protocol && c.Frontend == q.To && c.Client.Addr() == q.From.Addr() &&
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())
 }
 
-// those returns the connections listed by each that the question is about, and what the result's endpoints did with all clients'.
+// those returns the connections listed by each that the question is about, and what the result's endpoints
+// did with all clients'.
 func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) (
 	list []dpctl.Connection, outcomes map[netip.AddrPort]*dpctl.Outcomes, err error) {
 	outcomes = map[netip.AddrPort]*dpctl.Outcomes{}
@@ -38,8 +40,8 @@ func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *
 	return list, outcomes, err
 }
 
-// noteMasquerade sets Seen to the address that the endpoints see. A translated connection has a second entry, with the same
-// client, in a zone of its own.
+// noteMasquerade sets Seen to the address that the endpoints see. A translated connection has a second entry,
+// with the same client, in a zone of its own.
 func noteMasquerade(list, masqueraded []dpctl.Connection) {
 	for i := range list {
 		for j := range masqueraded {
@@ -53,8 +55,9 @@ func noteMasquerade(list, masqueraded []dpctl.Connection) {
 // maxConnections bounds how many connections are named one by one.
 const maxConnections = 5
 
-// answer describes what the endpoint did, for a connection that was not established; "" for any other. The states are Open vSwitch's
-// (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a connection that was reset later, too.
+// answer describes what the endpoint did, for a connection that was not established; "" for any other. The
+// states are Open vSwitch's (lib/ct-dpif.h, CT_DPIF_TCP_STATES). Its userspace datapath has TIME_WAIT for a
+// connection that was reset later, too.
 func answer(c *dpctl.Connection) string {
 	switch {
 	case c.Refused:
@@ -80,7 +83,8 @@ func failingFirst(list []dpctl.Connection) {
 	})
 }
 
-// noteOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any client.
+// noteOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any
+// client.
 func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
 	for _, text := range r.Endpoints {
 		at, _ := netip.ParseAddrPort(text)
@@ -93,8 +97,8 @@ func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*d
 	}
 }
 
-// noteConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an endpoint answered none of
-// the client's.
+// noteConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an
+// endpoint answered none of the client's.
 func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
 	failingFirst(list)
 	n := 0
@@ -136,7 +140,8 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 	}
 }
 
-// usage adds a step about the limits of the conntrack table, and a difference if a new connection does not fit.
+// usage adds a step about the limits of the conntrack table, and a difference if a new connection does not
+// fit.
 func (s *Switch) usage(ctx context.Context, l *trace.Live, r *trace.Result) {
 	if r.Verdict != trace.Deliver {
 		return

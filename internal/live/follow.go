@@ -8,12 +8,13 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// maxHashes bounds the values of the datapath's hash that the packet is followed for. A group distinguishes at most 256; for a
-// Service with more endpoints, flows distinguish more (docs/decisions/0003-wide-services.md). One costs ovs-vswitchd 0.2 ms.
+// maxHashes bounds the values of the datapath's hash that the packet is followed for. A group distinguishes
+// at most 256; for a Service with more endpoints, flows distinguish more
+// (docs/decisions/0003-wide-services.md). One costs ovs-vswitchd 0.2 ms.
 const maxHashes = 1024
 
-// follow has the switch trace the packet once for each value of the datapath's hash, so that every bucket of the groups on its way
-// is tried. left is the number of values beyond maxHashes.
+// follow has the switch trace the packet once for each value of the datapath's hash, so that every bucket of
+// the groups on its way is tried. left is the number of values beyond maxHashes.
 func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks []*walk, left int, err error) {
 	first, states, err := s.settle(ctx, p, q, 1, nil)
 	if err != nil {
@@ -49,7 +50,8 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 	return walks, max(0, int(mask)+1-len(walks)), nil
 }
 
-// settle repeats ofproto/trace until the ct_states that it is given (--ct-next) are those that the packet's path results in.
+// settle repeats ofproto/trace until the ct_states that it is given (--ct-next) are those that the packet's
+// path results in.
 func (s *Switch) settle(ctx context.Context, p packet, q trace.Question, hash uint32, states []string) (*walk, []string, error) {
 	const most = 6 // passes through conntrack; nkp's pipeline has up to 4
 	for range most {

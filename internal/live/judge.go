@@ -24,7 +24,8 @@ type view struct {
 	walks  []*walk // at least one; those of all endpoints begin alike
 	// differences are the switch's, before the packet was followed.
 	differences *Differences
-	// doubt is set if something may keep the packet, or its answer, from arriving, although the switch sends it out.
+	// doubt is set if something may keep the packet, or its answer, from arriving, although the switch sends
+	// it out.
 	doubt bool
 }
 
@@ -130,7 +131,8 @@ func (v *view) verdict() trace.Verdict {
 	return all
 }
 
-// outcome returns the verdict for one path, and the reason if the packet is dropped there or the verdict is uncertain.
+// outcome returns the verdict for one path, and the reason if the packet is dropped there or the verdict is
+// uncertain.
 func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 	last := w.final(v.Config.Layout.CounterTable())
 	_, ours := v.Config.Layout.PortOfCookie(last.cookie)
@@ -176,8 +178,8 @@ func (s *Switch) stranger(h *hit) string {
 // maxWays bounds how many paths are described one by one.
 const maxWays = 5
 
-// tails adds a step for each path after the choice of an endpoint, and a difference where the packet is dropped or may not arrive.
-// Endpoints whose paths are equal share a step.
+// tails adds a step for each path after the choice of an endpoint, and a difference where the packet is
+// dropped or may not arrive. Endpoints whose paths are equal share a step.
 func (v *view) tails(ctx context.Context) {
 	type tail struct {
 		text, why string
@@ -233,7 +235,8 @@ func (v *view) tails(ctx context.Context) {
 	}
 }
 
-// strangers reports the foreign flows that the packet matched in nkp's tables, except those that dropped it, which tails reports.
+// strangers reports the foreign flows that the packet matched in nkp's tables, except those that dropped it,
+// which tails reports.
 func (v *view) strangers() {
 	var told []string
 	for _, w := range v.walks {
@@ -330,8 +333,8 @@ func (v *view) judgeChosen(w *walk, q trace.Question) {
 // maxDiffering bounds how many flows and groups are named.
 const maxDiffering = 5
 
-// whatDiffers reports the flows and groups that packets of the connection or their answers can match, and that are missing on the
-// switch, differ or are unwanted.
+// whatDiffers reports the flows and groups that packets of the connection or their answers can match, and
+// that are missing on the switch, differ or are unwanted.
 func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 	d := v.differences
 	concerned := v.concern(ctx, q)
@@ -377,8 +380,9 @@ func (v *view) owner(ctx context.Context, id uint32) string {
 	return v.name(ctx, id)
 }
 
-// passesBy reports whether no packet of the connection can match a flow of the table where packets enter the bridge: the flow is for
-// tracked packets, or for those from the port of a pod that is none of the connection's ends.
+// passesBy reports whether no packet of the connection can match a flow of the table where packets enter the
+// bridge: the flow is for tracked packets, or for those from the port of a pod that is none of the
+// connection's ends.
 func (v *view) passesBy(f *flow.Flow, c *concern) bool {
 	pods, end := false, false // of the flow's port
 	for _, p := range v.Config.Pods {

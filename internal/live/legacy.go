@@ -12,7 +12,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// header has the addresses of a packet of a connection as chains may meet it. An address that is not valid, or a port 0, is not known.
+// header has the addresses of a packet of a connection as chains may meet it. An address that is not valid,
+// or a port 0, is not known.
 type header struct {
 	protocol string
 	src, dst netip.AddrPort
@@ -38,8 +39,9 @@ func headers(q trace.Question, ways []rules.Way) (list []header) {
 	return list
 }
 
-// interfering returns the rules of iptables that may take one of the packets away, or lead it elsewhere, in chains that the base chains
-// lead to. tables are as Rules.Tables. A condition that nkp does not evaluate may hold.
+// interfering returns the rules of iptables that may take one of the packets away, or lead it elsewhere, in
+// chains that the base chains lead to. tables are as Rules.Tables. A condition that nkp does not evaluate may
+// hold.
 func interfering(tables map[string]map[string][]string, bases []string, packets []header) (list []string) {
 	for _, table := range slices.Sorted(maps.Keys(tables)) {
 		seen := map[string]bool{}
@@ -68,7 +70,8 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 	return list
 }
 
-// harmless are the targets of iptables after which a packet still gets where it would have got (iptables-extensions(8)).
+// harmless are the targets of iptables after which a packet still gets where it would have got
+// (iptables-extensions(8)).
 var harmless = map[string]bool{"": true, "ACCEPT": true, "RETURN": true, "MASQUERADE": true, "SNAT": true, "MARK": true, "CONNMARK": true, "LOG": true,
 	"NFLOG": true, "AUDIT": true, "TRACE": true, "CLASSIFY": true, "TCPMSS": true, "DSCP": true, "TOS": true, "CHECKSUM": true, "SET": true, "TEE": true}
 

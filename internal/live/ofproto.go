@@ -24,12 +24,13 @@ type packet struct {
 	mark  uint32
 }
 
-// defaultSourcePort stands for any port that the client may use: the first of the dynamic range (RFC 6335 §6).
+// defaultSourcePort stands for any port that the client may use: the first of the dynamic range (RFC 6335
+// §6).
 const defaultSourcePort = 49152
 
-// flowText writes a packet in ovs-ofctl's flow syntax, with the hash that the datapath would compute. A hash of 0 is none: the
-// walk would end where the packet is to be hashed. The protocol comes first, because the switch requires the prerequisites of a
-// field before the field.
+// flowText writes a packet in ovs-ofctl's flow syntax, with the hash that the datapath would compute. A hash
+// of 0 is none: the walk would end where the packet is to be hashed. The protocol comes first, because the
+// switch requires the prerequisites of a field before the field.
 func (p packet) flowText(q trace.Question, hash uint32) string {
 	proto := strings.ToLower(string(q.Protocol))
 	net, suffix := "nw", ""
@@ -48,7 +49,8 @@ func (p packet) flowText(q trace.Question, hash uint32) string {
 	return text
 }
 
-// walk is the parsed output of ofproto/trace: the packet's path through the flow tables until it leaves the switch or is dropped.
+// walk is the parsed output of ofproto/trace: the packet's path through the flow tables until it leaves the
+// switch or is dropped.
 type walk struct {
 	hits     []hit
 	reg1     uint32         // as last set
@@ -100,7 +102,8 @@ var (
 	hashField   = regexp.MustCompile(`[,:]\s*dp_hash=0x[0-9a-f]+/0x([0-9a-f]+)(?:,|$)`)
 )
 
-// parseWalk parses the output of ofproto/trace. byHash reports whether a group is a Service's that chooses by the datapath's hash.
+// parseWalk parses the output of ofproto/trace. byHash reports whether a group is a Service's that chooses by
+// the datapath's hash.
 func parseWalk(text string, byHash func(group uint32) bool) (*walk, error) {
 	w := &walk{}
 	var last uint32 // group
@@ -207,8 +210,8 @@ func (w *walk) action(line, text string) {
 	}
 }
 
-// stateAfter returns the ct_state of a new connection after datapath actions that send its packet through conntrack. By itself
-// ofproto/trace leaves out which addresses were translated.
+// stateAfter returns the ct_state of a new connection after datapath actions that send its packet through
+// conntrack. By itself ofproto/trace leaves out which addresses were translated.
 func stateAfter(actions string) string {
 	state := "trk,new"
 	if strings.Contains(actions, "nat(dst=") {
@@ -244,7 +247,8 @@ func (w *walk) ports() (list []string) {
 	return list
 }
 
-// final returns the flow that decided what becomes of the packet in the end. The flows of table count decide nothing.
+// final returns the flow that decided what becomes of the packet in the end. The flows of table count decide
+// nothing.
 func (w *walk) final(count uint8) *hit {
 	for i := len(w.hits) - 1; i > w.last.first; i-- {
 		if w.hits[i].table != int(count) {

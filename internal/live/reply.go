@@ -17,8 +17,8 @@ import (
 // replyStates are what conntrack sets for an answer, once for each pass through it.
 var replyStates = slices.Repeat([]string{"--ct-next", "trk,est,rpl"}, 4)
 
-// reply has the switch trace the answer of each endpoint that the packet's walks lead to, and compares that with the model's
-// explanation, in r.Reply.Live. list holds the existing connections.
+// reply has the switch trace the answer of each endpoint that the packet's walks lead to, and compares that
+// with the model's explanation, in r.Reply.Live. list holds the existing connections.
 func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connection) error {
 	l := trace.NewLive()
 	l.Verdict = v.r.Reply.Verdict
@@ -60,9 +60,10 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 	return nil
 }
 
-// replyFrom traces the answer of the endpoint of w. It reports whether the answer leaves the switch. ofproto/trace does not undo
-// translations. So it traces the answer to a masqueraded connection as it comes, to the node, and a second time as it is after its
-// destination was restored; the flows after that do not depend on how it came.
+// replyFrom traces the answer of the endpoint of w. It reports whether the answer leaves the switch.
+// ofproto/trace does not undo translations. So it traces the answer to a masqueraded connection as it comes,
+// to the node, and a second time as it is after its destination was restored; the flows after that do not
+// depend on how it came.
 func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w *walk) (arrives bool, err error) {
 	mark := pipeline.ReadMark(w.reg1)
 	back := trace.Question{From: w.endpoint, To: netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort)), Protocol: q.Protocol}

@@ -9,9 +9,10 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Routes adds steps and doubts about the node's routes: of a packet of its own to the Service's address, and where the kernel delivers
-// packets (bridge is ""), to the endpoints. local are the node's addresses. If the packet has to come to a bridge, Routes doubts that it
-// does if the kernel sends it by another device. chains returns which chains of a device see a device's packets.
+// Routes adds steps and doubts about the node's routes: of a packet of its own to the Service's address, and
+// where the kernel delivers packets (bridge is ""), to the endpoints. local are the node's addresses. If the
+// packet has to come to a bridge, Routes doubts that it does if the kernel sends it by another device. chains
+// returns which chains of a device see a device's packets.
 func Routes(local []netip.Addr, bridge string, chains func(device string) ([]string, error), q trace.Question, r *trace.Result) {
 	to := q.To.Addr()
 	var devices []string

@@ -33,7 +33,8 @@ func routeOf(from, to netip.Addr) (device string, err error) {
 	return device, nil
 }
 
-// forwards asks the kernel whether it forwards a packet that comes from a station, by the device by which it would send packets there.
+// forwards asks the kernel whether it forwards a packet that comes from a station, by the device by which it
+// would send packets there.
 func forwards(from, to netip.Addr) (device string, err error) {
 	if device, err = routeOf(netip.Addr{}, from); err != nil {
 		return "?", err

@@ -14,13 +14,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Rules are the node's iptables of one family: table -> chain -> rules without "-A CHAIN", as iptables-save prints them.
+// Rules are the node's iptables of one family: table -> chain -> rules without "-A CHAIN", as iptables-save
+// prints them.
 type Rules struct {
 	Tables map[string]map[string][]string
 	// Node and Detector are the model's.
 	Node     k8s.Node
 	Detector k8s.Detector
-	// Connections calls do with each connection that the kernel tracks, until it returns an error; nil: it cannot be asked.
+	// Connections calls do with each connection that the kernel tracks, until it returns an error; nil: it
+	// cannot be asked.
 	Connections func(do func(*dpctl.Connection) error) error
 }
 
@@ -44,8 +46,8 @@ type outcome struct {
 	marked   bool   // to be masqueraded
 }
 
-// Compare follows the packet through the chains that lead to Services, and compares that with the model's answer, in r.Live.
-// It skips foreign chains.
+// Compare follows the packet through the chains that lead to Services, and compares that with the model's
+// answer, in r.Live. It skips foreign chains.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	w := &walker{Rules: s, protocol: q.Protocol, src: q.From.Addr(), dst: q.To, device: q.In, seen: map[string]bool{}}
 	if w.device == "" && r.Source == k8s.Pod {
@@ -70,8 +72,8 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	return nil
 }
 
-// noteKernel adds what connection tracking has of existing connections, and does to answers. each calls its argument for each connection;
-// nil: it cannot be asked.
+// noteKernel adds what connection tracking has of existing connections, and does to answers. each calls its
+// argument for each connection; nil: it cannot be asked.
 func noteKernel(plane string, each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) {
 	if r.Reply != nil {
 		r.Reply.Live = trace.NewLive()
@@ -161,7 +163,8 @@ func (w *walker) base(table, chain string) (all []outcome) {
 // maxDepth bounds how deep chains may call each other; Services' go four deep.
 const maxDepth = 16
 
-// chain follows a chain. It returns the outcomes that end in it, and the marks that a packet may have when it leaves it.
+// chain follows a chain. It returns the outcomes that end in it, and the marks that a packet may have when it
+// leaves it.
 func (w *walker) chain(table, name string, marked bool, depth int) (ended []outcome, leaves []bool) {
 	if depth > maxDepth {
 		return nil, []bool{marked}
@@ -197,8 +200,8 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 	return ended, leaves
 }
 
-// jump executes a rule's target. It returns the outcomes that end there, the marks with which the packet goes on to the next
-// rule, and those with which it leaves the chain.
+// jump executes a rule's target. It returns the outcomes that end there, the marks with which the packet goes
+// on to the next rule, and those with which it leaves the chain.
 func (w *walker) jump(table, chain string, r *rule, marked bool, depth int) (ended []outcome, next, left []bool) {
 	switch r.target {
 	case "":
@@ -248,7 +251,8 @@ func (w *walker) judge(l *trace.Live, r *trace.Result, ways []outcome) {
 	judgeDelivery(l, r, w.src, ways)
 }
 
-// judgeDelivery compares the endpoints and the masquerading of the ways that a client's packet may go with what the model says.
+// judgeDelivery compares the endpoints and the masquerading of the ways that a client's packet may go with
+// what the model says.
 func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []outcome) {
 	var endpoints []string
 	masquerade := trace.Always

@@ -42,7 +42,8 @@ func outcomeOf(c *dpctl.Connection) trace.Outcome {
 	return trace.Answered
 }
 
-// Sample returns what the switch shows of the connections that q is about. It lists the connections of nkp's zone once.
+// Sample returns what the switch shows of the connections that q is about. It lists the connections of nkp's
+// zone once.
 func (s *Switch) Sample(ctx context.Context, q trace.Question, r *trace.Result) (*trace.Sample, error) {
 	each, _ := s.lister(ctx)
 	sample, err := sampled(func(do func(*dpctl.Connection) error) error { return each(ctx, s.Config.Layout.ZoneDNAT, do) }, q)
@@ -58,8 +59,8 @@ func (s *Switch) Sample(ctx context.Context, q trace.Question, r *trace.Result) 
 	return sample, nil
 }
 
-// KernelSample returns what the kernel's conntrack table shows of the connections that q is about. each calls its argument for each
-// connection. Packets are not counted.
+// KernelSample returns what the kernel's conntrack table shows of the connections that q is about. each calls
+// its argument for each connection. Packets are not counted.
 func KernelSample(each func(func(*dpctl.Connection) error) error, q trace.Question) (*trace.Sample, error) {
 	sample, err := sampled(each, q)
 	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) {

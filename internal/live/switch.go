@@ -94,9 +94,10 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	return nil
 }
 
-// endless reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets that come back from
-// conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that leads back makes it run without end, in
-// ovs-vswitchd's main thread, until memory is exhausted. Groups of others are not looked at.
+// endless reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets
+// that come back from conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that
+// leads back makes it run without end, in ovs-vswitchd's main thread, until memory is exhausted. Groups of
+// others are not looked at.
 func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
 	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end (ofproto/trace), and hang"
 	if err != nil {
@@ -183,8 +184,8 @@ func (s *Switch) pod(ip netip.Addr) (pipeline.Pod, bool) {
 	return s.Config.Pods[i], true
 }
 
-// lister returns the method that lists connections, with details unless there are too many; and how many there are, 0 if the datapath
-// does not say.
+// lister returns the method that lists connections, with details unless there are too many; and how many
+// there are, 0 if the datapath does not say.
 func (s *Switch) lister(ctx context.Context) (each func(context.Context, uint16, func(*dpctl.Connection) error) error, n int) {
 	n, err := s.Tracker.Count(ctx)
 	if err == nil && n > dpctl.MaxDetailed {

@@ -18,10 +18,12 @@ import (
 type Tables struct {
 	// Follow returns the ways that a packet may go through them, and its steps.
 	Follow func(rules.Packet) ([]rules.Way, []string, error)
-	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the desired ones.
+	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the
+	// desired ones.
 	Diff func() ([]string, error)
-	// Legacy returns which of the base chains of iptables (legacy), which are no nftables, drops what none of its rules accepts; "": none.
-	// rules are those of the tables in use, as Rules.Tables; none if it drops all.
+	// Legacy returns which of the base chains of iptables (legacy), which are no nftables, drops what none of
+	// its rules accepts; "": none. rules are those of the tables in use, as Rules.Tables; none if it drops
+	// all.
 	Legacy func(chains ...string) (drops string, rules map[string]map[string][]string, err error)
 	// Node and Detector are the model's.
 	Node     k8s.Node
@@ -32,7 +34,8 @@ type Tables struct {
 	Connections func(do func(*dpctl.Connection) error) error
 }
 
-// Compare follows the packet through the chains of all owners, and compares that with the model's answer, in r.Live.
+// Compare follows the packet through the chains of all owners, and compares that with the model's answer, in
+// r.Live.
 func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	p := s.packet(q, r)
 	ways, steps, err := s.Follow(p)
@@ -79,8 +82,8 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	return nil
 }
 
-// CompareOwn adds to r.Live what the tables do with a packet of the node's own that a bridge translates, and with the answer, which comes
-// in by the bridge's device.
+// CompareOwn adds to r.Live what the tables do with a packet of the node's own that a bridge translates, and
+// with the answer, which comes in by the bridge's device.
 func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) error {
 	p := s.packet(q, r)
 	answer := rules.Packet{Protocol: q.Protocol, From: q.To, To: client(q), Device: device, Local: s.Node.Local, Reply: &rules.Reply{Service: q.To}}
@@ -129,8 +132,8 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	return nil
 }
 
-// answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of r.Reply.Live if that is asked
-// for. doubted is the result of legacy.
+// answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of
+// r.Reply.Live if that is asked for. doubted is the result of legacy.
 func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, doubted bool) error {
 	l := trace.NewLive()
 	var done []netip.AddrPort
@@ -249,7 +252,8 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 	return all
 }
 
-// legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports whether one may drop them.
+// legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports
+// whether one may drop them.
 func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways []rules.Way) (doubted bool, err error) {
 	var chains []string
 	add := func(c string) {

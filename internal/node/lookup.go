@@ -2,7 +2,8 @@ package node
 
 import "net/netip"
 
-// Longest has a value for each of a set of prefixes, and finds that of the longest prefix with an address. The zero value is empty.
+// Longest has a value for each of a set of prefixes, and finds that of the longest prefix with an address.
+// The zero value is empty.
 type Longest[T any] struct {
 	values  map[netip.Prefix]T
 	lengths [2][129]bool // that there are, of IPv4 and IPv6

@@ -21,7 +21,8 @@ type Listener struct {
 	Inode uint32
 }
 
-// Process is the process that holds a socket. The zero Process is unknown: it may run in another PID namespace.
+// Process is the process that holds a socket. The zero Process is unknown: it may run in another PID
+// namespace.
 type Process struct {
 	PID  int
 	Name string // at most 15 bytes (comm)
@@ -45,8 +46,8 @@ type Conflict struct {
 	Process  Process
 }
 
-// String returns all of it in one line, fit for an Event: "NodePort 30784/TCP of default/guestbook is also listened on by
-// nginx (pid 123) at 0.0.0.0:30784: clients reach the Service, not the process".
+// String returns all of it in one line, fit for an Event: "NodePort 30784/TCP of default/guestbook is also
+// listened on by nginx (pid 123) at 0.0.0.0:30784: clients reach the Service, not the process".
 func (c Conflict) String() string {
 	return fmt.Sprintf("%s of %s is also listened on by %s at %s: clients reach the Service, not the process",
 		c.frontend(), c.Service, c.Process, c.Listener.Addr)
@@ -59,8 +60,8 @@ func (c Conflict) frontend() string {
 	return fmt.Sprintf("%s %s/%s", c.Type, netip.AddrPortFrom(c.Address, c.Port), c.Service.Protocol)
 }
 
-// key identifies a conflict for reports: conflicts that differ only in family, process or socket at the same address are
-// one.
+// key identifies a conflict for reports: conflicts that differ only in family, process or socket at the same
+// address are one.
 type key struct {
 	service  k8s.ServiceName
 	port     string

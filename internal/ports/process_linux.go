@@ -22,9 +22,9 @@ func ownSockets() (map[uint32]bool, error) {
 	return own, nil
 }
 
-// owners returns the processes that hold these sockets. It reads the descriptors of every process, which takes tens of
-// milliseconds on a busy node, so it is for the few sockets that a Service hides. If several processes hold a socket, the
-// first one that is not init counts, because init holds sockets for others.
+// owners returns the processes that hold these sockets. It reads the descriptors of every process, which
+// takes tens of milliseconds on a busy node, so it is for the few sockets that a Service hides. If several
+// processes hold a socket, the first one that is not init counts, because init holds sockets for others.
 func owners(inodes map[uint32]bool) map[uint32]Process {
 	found := map[uint32]Process{}
 	if len(inodes) == 0 {

@@ -14,16 +14,16 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// States of a socket in struct inet_diag_msg (include/net/tcp_states.h). A UDP socket is closed until it is connected
-// to a peer.
+// States of a socket in struct inet_diag_msg (include/net/tcp_states.h). A UDP socket is closed until it is
+// connected to a peer.
 const (
 	stateClosed = 7
 	stateListen = 10
 )
 
-// Scan asks the kernel for all listeners of this network namespace (sock_diag(7), which filters by state itself, so
-// that the number of connections does not matter). It skips sockets of this process, and protocols that the kernel does
-// not support.
+// Scan asks the kernel for all listeners of this network namespace (sock_diag(7), which filters by state
+// itself, so that the number of connections does not matter). It skips sockets of this process, and protocols
+// that the kernel does not support.
 func Scan() ([]Listener, error) {
 	own, err := ownSockets()
 	if err != nil {
@@ -54,8 +54,8 @@ func Scan() ([]Listener, error) {
 	return all, nil
 }
 
-// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h) without an identity: it asks for all sockets of a family
-// and protocol in these states.
+// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h) without an identity: it asks for all sockets of
+// a family and protocol in these states.
 type diagRequest struct {
 	family, protocol uint8
 	states           uint32
@@ -108,8 +108,8 @@ const (
 // attrV6Only is INET_DIAG_SKV6ONLY: a byte, 1 if the socket takes no IPv4.
 const attrV6Only = 11
 
-// v6Only looks for that attribute. Attributes are length, type (16 bits each), value, and padding to 4 bytes, which may
-// be missing at the end.
+// v6Only looks for that attribute. Attributes are length, type (16 bits each), value, and padding to 4 bytes,
+// which may be missing at the end.
 func v6Only(attrs []byte) bool {
 	for len(attrs) >= unix.SizeofNlAttr {
 		n := int(binary.NativeEndian.Uint16(attrs))

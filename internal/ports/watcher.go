@@ -23,8 +23,8 @@ const (
 type WatcherOptions struct {
 	// Every is how often it scans, in addition to after changes of Services; 0: every 30 s.
 	Every time.Duration
-	// OnConflict, if set, is called once for each conflict when it is found (for UDP: found twice), and again only if it
-	// disappears and recurs. It is called on the goroutine of Run.
+	// OnConflict, if set, is called once for each conflict when it is found (for UDP: found twice), and again
+	// only if it disappears and recurs. It is called on the goroutine of Run.
 	OnConflict func(Conflict)
 	Log        *slog.Logger
 }
@@ -159,8 +159,8 @@ func (w *Watcher) look() error {
 	return nil
 }
 
-// settled drops UDP sockets that the last scan did not find: they may belong to clients, which use any free port and
-// exist for one request and its reply.
+// settled drops UDP sockets that the last scan did not find: they may belong to clients, which use any free
+// port and exist for one request and its reply.
 func (w *Watcher) settled(now, before []Conflict) []Conflict {
 	known, fresh := w.fresh, map[uint32]bool{}
 	for _, c := range before {

@@ -31,7 +31,8 @@ type Agent struct {
 const container = "nkp"
 
 func (c *Cluster) agent(pod *v1.Pod) *Agent {
-	// The image decides where the program is; it is always the container's process 1. HostProcess containers of Windows have no such file.
+	// The image decides where the program is; it is always the container's process 1. HostProcess containers
+	// of Windows have no such file.
 	program := "/proc/1/exe"
 	if pod.Spec.NodeSelector[v1.LabelOSStable] == string(v1.Windows) {
 		program = "nkp.exe"
@@ -90,7 +91,8 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 	return nil, fmt.Errorf("pod %s: %w", a.Pod, err)
 }
 
-// executor runs the command by WebSocket, or by SPDY if a proxy or an old API server does not take WebSockets.
+// executor runs the command by WebSocket, or by SPDY if a proxy or an old API server does not take
+// WebSockets.
 func (a *Agent) executor() (remotecommand.Executor, error) {
 	url := a.cluster.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.cluster.namespace).Name(a.Pod).SubResource("exec").
 		VersionedParams(&v1.PodExecOptions{Container: container, Command: a.command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()

@@ -31,8 +31,8 @@ func New(config *rest.Config, namespace, selector string) (*Cluster, error) {
 	return &Cluster{config, client, namespace, selector}, nil
 }
 
-// Agents returns nkp's agents, one of each node that has a pod of nkp's, sorted by the node's name; of one node, unless it is "". No
-// pod at all is an error.
+// Agents returns nkp's agents, one of each node that has a pod of nkp's, sorted by the node's name; of one
+// node, unless it is "". No pod at all is an error.
 func (c *Cluster) Agents(ctx context.Context, node string) ([]*Agent, error) {
 	pods, err := c.pods(ctx, node)
 	switch {
@@ -53,7 +53,8 @@ func (c *Cluster) Agents(ctx context.Context, node string) ([]*Agent, error) {
 	return agents, nil
 }
 
-// pods returns nkp's pods that are assigned to a node, or to any, sorted by node. Of one node the pod that runs comes first.
+// pods returns nkp's pods that are assigned to a node, or to any, sorted by node. Of one node the pod that
+// runs comes first.
 func (c *Cluster) pods(ctx context.Context, node string) ([]v1.Pod, error) {
 	options := metav1.ListOptions{LabelSelector: c.selector}
 	if node != "" {

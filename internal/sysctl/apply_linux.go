@@ -16,18 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apply brings the connection tracking of this network namespace in line with the settings. It returns what it changed, and one
-// warning for each setting that it could not change. It writes only what differs, and never makes the connection table smaller. It
-// may be called again: the kernel creates the table only when something needs connection tracking.
+// Apply brings the connection tracking of this network namespace in line with the settings. It returns what
+// it changed, and one warning for each setting that it could not change. It writes only what differs, and
+// never makes the connection table smaller. It may be called again: the kernel creates the table only when
+// something needs connection tracking.
 func Apply(s Settings, log *slog.Logger) (changes []Change, warnings []string) {
 	warnings = kernel{root: "/", log: log, note: func(c Change) { changes = append(changes, c) }}.apply(s)
 	return changes, warnings
 }
 
-// reservedPorts are ports that the kernel gives to no connection by itself, in both families: "8080,30000-32767".
+// reservedPorts are ports that the kernel gives to no connection by itself, in both families:
+// "8080,30000-32767".
 const reservedPorts = "net.ipv4.ip_local_reserved_ports"
 
-// ReservePorts adds the ports from lo to hi to those that the kernel gives to no connection of this network namespace by itself.
+// ReservePorts adds the ports from lo to hi to those that the kernel gives to no connection of this network
+// namespace by itself.
 func ReservePorts(lo, hi int, log *slog.Logger) (Change, error) {
 	return kernel{root: "/", log: log}.reservePorts(lo, hi)
 }
@@ -45,8 +48,8 @@ func (k kernel) reservePorts(lo, hi int) (c Change, err error) {
 	return c, err
 }
 
-// Restore undoes changes, the last first. It leaves a setting alone that no longer has the value that was set. It returns a line for
-// each setting, and the changes that could not be undone.
+// Restore undoes changes, the last first. It leaves a setting alone that no longer has the value that was
+// set. It returns a line for each setting, and the changes that could not be undone.
 func Restore(changes []Change) (lines []string, failed []Change) {
 	return kernel{root: "/", log: slog.New(slog.DiscardHandler)}.restore(changes)
 }
@@ -125,8 +128,8 @@ func (k kernel) apply(s Settings) (warnings []string) {
 // connectionsPerBucket is kube-proxy's: chains of the hash table stay short.
 const connectionsPerBucket = 4
 
-// grow makes room for n connections, in the table and in its hash. Both belong to the whole machine: another network
-// namespace than the host's may only read them.
+// grow makes room for n connections, in the table and in its hash. Both belong to the whole machine: another
+// network namespace than the host's may only read them.
 func (k kernel) grow(n int) error {
 	const most, buckets = netfilter + "nf_conntrack_max", netfilter + "nf_conntrack_buckets"
 	have, err := k.get(most)

@@ -1,9 +1,9 @@
-// Package sysctl brings the kernel's connection tracking to the size and the timeouts that kube-proxy's --conntrack-*
-// flags ask for, and says what it could not set.
+// Package sysctl brings the kernel's connection tracking to the size and the timeouts that kube-proxy's
+// --conntrack-* flags ask for, and says what it could not set.
 //
-// Nothing here is needed for Services to work, so that nothing here is an error: what cannot be written, because
-// /proc/sys is read-only or this is not the host's network namespace, comes back as a warning. Other kernel settings
-// (forwarding, route_localnet, bridges) belong to the data planes that need them.
+// Nothing here is needed for Services to work, so that nothing here is an error: what cannot be written,
+// because /proc/sys is read-only or this is not the host's network namespace, comes back as a warning. Other
+// kernel settings (forwarding, route_localnet, bridges) belong to the data planes that need them.
 //
 // Start reading at [Apply].
 package sysctl

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Settings are what kube-proxy calls the conntrack configuration. A zero field leaves the kernel's value alone.
+// Settings are what kube-proxy calls the conntrack configuration. A zero field leaves the kernel's value
+// alone.
 type Settings struct {
 	MaxPerCore int // connections for each CPU (--conntrack-max-per-core)
 	Min        int // connections at least, if MaxPerCore is set (--conntrack-min)
@@ -34,11 +35,12 @@ func Defaults() Settings {
 	}
 }
 
-// maxConnections bounds what MaxPerCore comes to on machines with many cores, as in kube-proxy: a million entries take
-// about 300 MB.
+// maxConnections bounds what MaxPerCore comes to on machines with many cores, as in kube-proxy: a million
+// entries take about 300 MB.
 const maxConnections = 1 << 20
 
-// max returns the number of connections wanted on a machine with that many CPUs; 0: the kernel's own limit stays.
+// max returns the number of connections wanted on a machine with that many CPUs; 0: the kernel's own limit
+// stays.
 func (s *Settings) max(cpus int) int {
 	if s.MaxPerCore <= 0 {
 		return 0
@@ -49,8 +51,8 @@ func (s *Settings) max(cpus int) int {
 	return max(s.MaxPerCore*cpus, s.Min)
 }
 
-// seconds returns a timeout as the kernel takes it. A part of a second counts as a whole one: 0 would forget every
-// connection at once.
+// seconds returns a timeout as the kernel takes it. A part of a second counts as a whole one: 0 would forget
+// every connection at once.
 func seconds(d time.Duration) int {
 	return int(min(math.Ceil(d.Seconds()), math.MaxInt32))
 }

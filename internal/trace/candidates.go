@@ -65,8 +65,8 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	e.portOrigin(port.Name, states)
 }
 
-// portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a delivered
-// connection fails.
+// portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a
+// delivered connection fails.
 func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) {
 	states = slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool { return !slices.Contains(e.Endpoints, s.Addr.String()) })
 	if len(states) == 0 {
@@ -78,8 +78,8 @@ func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) 
 	}
 }
 
-// allowed applies loadBalancerSourceRanges. If they allow an address of this node, they also allow the load balancer's own
-// address: the node may hold it, and then uses it as source.
+// allowed applies loadBalancerSourceRanges. If they allow an address of this node, they also allow the load
+// balancer's own address: the node may hold it, and then uses it as source.
 func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	if len(f.SourceRanges) == 0 {
 		return true

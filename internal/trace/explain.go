@@ -16,13 +16,15 @@ type Cluster struct {
 	MasqueradeAll, LocalhostNodePorts bool
 	// Uplink is the name of the port that leads out of the node, if it is known.
 	Uplink string
-	// NodeBeside are the families of which the bridge serves pods although the node's address is not on it: traffic that
-	// crosses the bridge cannot be masqueraded as the node, because replies would not return through the bridge.
+	// NodeBeside are the families of which the bridge serves pods although the node's address is not on it:
+	// traffic that crosses the bridge cannot be masqueraded as the node, because replies would not return
+	// through the bridge.
 	NodeBeside []k8s.Family
-	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on Windows.
+	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on
+	// Windows.
 	Permissive bool
-	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their traffic to addresses of
-	// the node itself; "": one does.
+	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their
+	// traffic to addresses of the node itself; "": one does.
 	HostGap, OwnGap string
 }
 
@@ -35,8 +37,8 @@ type explanation struct {
 	router k8s.Router
 }
 
-// Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the caller must
-// ensure that no other goroutine uses it meanwhile.
+// Explain returns what happens to the first packet of a connection at this node. It reads the tracker: the
+// caller must ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr()), router: k8s.Router{
 		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true, // see toNode

@@ -41,8 +41,8 @@ const (
 
 // Packets are counters of a Service port.
 type Packets struct {
-	// First are the packets that matched the flows of its frontends: each SYN of a connection that has no answer yet, and what is
-	// refused or dropped for want of an endpoint.
+	// First are the packets that matched the flows of its frontends: each SYN of a connection that has no
+	// answer yet, and what is refused or dropped for want of an endpoint.
 	First uint64 `json:"first"`
 	// ToEndpoints and ToClients are packets of its connections.
 	ToEndpoints uint64 `json:"toEndpoints"`
@@ -80,7 +80,8 @@ func NewFollower(r *Result, start *Sample) *Follower {
 	return f
 }
 
-// Add compares a Sample with those before and returns what is new, a line each. at is the time since the first one, in seconds.
+// Add compares a Sample with those before and returns what is new, a line each. at is the time since the
+// first one, in seconds.
 func (f *Follower) Add(at float64, s *Sample) (news []string) {
 	f.Seconds, f.note = at, s.Note
 	say := func(a *Attempt) {
@@ -125,8 +126,8 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 	return news
 }
 
-// opened reports whether an entry that looked like old before shows another connection, or another outcome of the same one. A change
-// of TCP's state alone, such as the end of a connection, is neither.
+// opened reports whether an entry that looked like old before shows another connection, or another outcome of
+// the same one. A change of TCP's state alone, such as the end of a connection, is neither.
 func opened(old, a *Attempt) bool {
 	return old.Outcome != a.Outcome || old.Endpoint != a.Endpoint || old.State == timeWait && a.State != timeWait
 }
@@ -176,7 +177,8 @@ func (f *Follower) Finish() *Follow {
 	return &f.Follow
 }
 
-// outcomes counts the connections by outcome and endpoint: "2 unanswered by 10.0.1.11:8080, 1 answered by 10.0.0.11:8080".
+// outcomes counts the connections by outcome and endpoint: "2 unanswered by 10.0.1.11:8080, 1 answered by
+// 10.0.0.11:8080".
 func (f *Follower) outcomes() string {
 	type kind struct {
 		outcome  Outcome

@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// find returns the frontend that the packet matches; nil if none. Other frontends take precedence over NodePorts, which
-// are served at every address of the node.
+// find returns the frontend that the packet matches; nil if none. Other frontends take precedence over
+// NodePorts, which are served at every address of the node.
 func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	toNode := e.toNode()
 	for name, p := range e.Model.Ports {
@@ -32,8 +32,8 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	return port, f
 }
 
-// toNode reports whether NodePorts are served at the destination: it is an address of this node. Loopback addresses serve
-// the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
+// toNode reports whether NodePorts are served at the destination: it is an address of this node. Loopback
+// addresses serve the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
 func (e *explanation) toNode() bool {
 	ip := e.q.To.Addr()
 	if ip.IsLoopback() {

@@ -12,10 +12,12 @@ import (
 )
 
 // Request is what a user asks for, as text. From is IP[:PORT] or pod/NAMESPACE/NAME[:PORT]; To is IP:PORT or
-// [svc/]NAMESPACE/NAME[:PORT], where PORT is a number or a name. Protocol "" is TCP, or that of the named port.
+// [svc/]NAMESPACE/NAME[:PORT], where PORT is a number or a name. Protocol "" is TCP, or that of the named
+// port.
 type Request struct {
 	From, To, Protocol, In string
-	// Live also compares with what is installed. Reply also explains the endpoint's answer. Probe also sends the packet.
+	// Live also compares with what is installed. Reply also explains the endpoint's answer. Probe also sends
+	// the packet.
 	Live, Reply, Probe bool
 }
 
@@ -77,9 +79,9 @@ func parseName(s string) (name k8s.ServiceName, port string, err error) {
 	return k8s.ServiceName{Namespace: namespace, Name: short}, port, nil
 }
 
-// Resolve replaces the names with addresses: a Service with its ClusterIP, and the source with one of pod, the addresses of the pod
-// that it names. If both ends have several, the first address of the pod decides whose family the Service has as well. steps says
-// what the names stand for.
+// Resolve replaces the names with addresses: a Service with its ClusterIP, and the source with one of pod,
+// the addresses of the pod that it names. If both ends have several, the first address of the pod decides
+// whose family the Service has as well. steps says what the names stand for.
 func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []string, err error) {
 	q = e.Question
 	if e.Pod != (k8s.ServiceName{}) {
@@ -107,7 +109,8 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 	return q, steps, q.Validate()
 }
 
-// frontend returns the ClusterIP frontend that the destination names, and the first of the client's addresses of its family.
+// frontend returns the ClusterIP frontend that the destination names, and the first of the client's addresses
+// of its family.
 func (e *Ends) frontend(m *k8s.Model, clients []netip.Addr) (port *k8s.ServicePort, f *k8s.Frontend, client netip.Addr, err error) {
 	ports := e.ports(m)
 	if len(ports) == 0 {

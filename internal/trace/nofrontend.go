@@ -9,8 +9,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// noFrontend explains a packet that matches no frontend: refused or dropped at Service addresses, else left alone. It names
-// near misses.
+// noFrontend explains a packet that matches no frontend: refused or dropped at Service addresses, else left
+// alone. It names near misses.
 func (e *explanation) noFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
 	e.almost()
@@ -102,7 +102,8 @@ func (e *explanation) whyNoLoopback() string {
 	return " (--nodeport-addresses)"
 }
 
-// servedPorts returns a Service that has an address, and the ports that it serves there; owner is "" if none has it.
+// servedPorts returns a Service that has an address, and the ports that it serves there; owner is "" if none
+// has it.
 func (e *explanation) servedPorts(ip netip.Addr, clusterIP bool) (owner, ports string) {
 	byOwner := map[string][]string{}
 	for name, p := range e.Model.Ports {

@@ -12,9 +12,11 @@ const ProbeSeconds = 1
 
 // Probe is what became of a packet that nkp sent.
 type Probe struct {
-	// Outcome is answered, refused, unanswered, or unknown: no answer of a protocol whose silence proves nothing.
+	// Outcome is answered, refused, unanswered, or unknown: no answer of a protocol whose silence proves
+	// nothing.
 	Outcome Outcome `json:"outcome"`
-	// By is who answered or refused: an address and port, an address (of a router), "nkp", or "" if it is not known.
+	// By is who answered or refused: an address and port, an address (of a router), "nkp", or "" if it is not
+	// known.
 	By string `json:"by"`
 	// Endpoint is where conntrack has the connection translated to; "": it had no entry.
 	Endpoint     string   `json:"endpoint"`
@@ -25,8 +27,8 @@ type Probe struct {
 
 	// OnWay is what the kernel says of a packet that came to nobody who could answer it; "": nothing.
 	OnWay string `json:"-"`
-	// LastSeen is where the packet left, if it is known: "by port 11 to MAC 02:…". NoEntry is set if the data plane should have an entry
-	// in conntrack for the packet and has none.
+	// LastSeen is where the packet left, if it is known: "by port 11 to MAC 02:…". NoEntry is set if the data
+	// plane should have an entry in conntrack for the packet and has none.
 	LastSeen string `json:"-"`
 	NoEntry  bool   `json:"-"`
 	// Cause is what else is known of why there was no answer; "": nothing.

@@ -8,7 +8,8 @@ import (
 
 // Reply explains what happens to the answer to the packet.
 type Reply struct {
-	// Verdict is Deliver if the client gets it, Drop if there is none, and Untouched if nkp has nothing to do with it.
+	// Verdict is Deliver if the client gets it, Drop if there is none, and Untouched if nkp has nothing to do
+	// with it.
 	Verdict Verdict  `json:"verdict"`
 	Steps   []string `json:"steps"`
 	Live    *Live    `json:"live,omitempty"` // comparison with what is installed; nil: not compared

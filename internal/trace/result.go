@@ -56,11 +56,13 @@ type Result struct {
 	Port   k8s.PortName   `json:"-"`
 	Source k8s.ClientKind `json:"-"`
 	Route  k8s.Route      `json:"-"`
-	// Gap is set if no data plane serves the node's own packet: it does not pass through anything that nkp installs.
+	// Gap is set if no data plane serves the node's own packet: it does not pass through anything that nkp
+	// installs.
 	Gap bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
-	// Chosen returns where packets from a client's port are sent, if that depends on nothing else; nil: to any of Endpoints.
+	// Chosen returns where packets from a client's port are sent, if that depends on nothing else; nil: to
+	// any of Endpoints.
 	Chosen func(client uint16) netip.AddrPort `json:"-"`
 	// Relayed is set if the packet goes to another node to be translated there.
 	Relayed bool `json:"-"`
@@ -85,7 +87,8 @@ type Live struct {
 	Verdict Verdict `json:"verdict"`
 	// Differences list where the two do not agree, and the Doubts.
 	Differences []string `json:"differences"`
-	// Doubts list what may keep the packet or its answer from arriving, whatever rules are installed, such as a port that is down.
+	// Doubts list what may keep the packet or its answer from arriving, whatever rules are installed, such as
+	// a port that is down.
 	Doubts []string `json:"doubts"`
 	// Steps are the packet's path through the installed rules.
 	Steps []string `json:"steps"`
@@ -151,7 +154,8 @@ func (r *Result) WriteText(w io.Writer) error {
 	return err
 }
 
-// Agrees reports whether what is installed, and a packet that was sent, agree with the model, as far as that was asked for.
+// Agrees reports whether what is installed, and a packet that was sent, agree with the model, as far as that
+// was asked for.
 func (r *Result) Agrees() bool {
 	return (r.Probe == nil || !r.Probe.Fault) && (r.Live == nil || r.Live.Agrees) && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
 }

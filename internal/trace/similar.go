@@ -10,8 +10,8 @@ import (
 // maxSuggestions bounds the names in one message.
 const maxSuggestions = 5
 
-// DidYouMean returns a hint with the known names that are like name, the most similar first; "" if there are none. A known name of
-// the form NAMESPACE/NAME is compared by its NAME. Known names may repeat.
+// DidYouMean returns a hint with the known names that are like name, the most similar first; "" if there are
+// none. A known name of the form NAMESPACE/NAME is compared by its NAME. Known names may repeat.
 func DidYouMean(name string, known []string) string {
 	distance := map[string]int{}
 	for _, k := range known {
@@ -41,7 +41,8 @@ func alike(a, b string) bool {
 	return max(len(a)-len(b), len(b)-len(a)) <= most && edits(a, b) <= most
 }
 
-// edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product of the lengths.
+// edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product
+// of the lengths.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
 	for j := range row {

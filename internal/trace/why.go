@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// WhyEmpty returns why no endpoint of a Service port can serve, in the words that all commands share. states are those of its
-// endpoints (Tracker.EndpointStates).
+// WhyEmpty returns why no endpoint of a Service port can serve, in the words that all commands share. states
+// are those of its endpoints (Tracker.EndpointStates).
 func WhyEmpty(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) string {
 	if len(states) > 0 {
 		return "none of its endpoints can serve"
@@ -40,8 +40,8 @@ func portList(ports []string) string {
 	return strings.Join(list, ", ")
 }
 
-// OddPort returns a note if EndpointSlices have another port than the Service's numeric targetPort; "": none has. No proxy uses
-// targetPort, only the EndpointSlice controller does.
+// OddPort returns a note if EndpointSlices have another port than the Service's numeric targetPort; "": none
+// has. No proxy uses targetPort, only the EndpointSlice controller does.
 func OddPort(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) string {
 	target := t.TargetPort(name)
 	if target == 0 {

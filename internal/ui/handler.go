@@ -33,16 +33,19 @@ var page = func() fs.FS {
 	return page
 }()
 
-// Limits bounds what browsers may take up. An answer may start at the very end of the agent's 30 s, and be long.
+// Limits bounds what browsers may take up. An answer may start at the very end of the agent's 30 s, and be
+// long.
 var Limits = httpguard.Limits{Conns: 32, Serving: 16, Answer: time.Minute}
 
 // dearWait is how long a request that costs the switch or the kernel much waits for the one before it.
 const dearWait = 5 * time.Second
 
-// maxField is the length in bytes up to which a parameter of a request is passed on. A Kubernetes name has at most 253.
+// maxField is the length in bytes up to which a parameter of a request is passed on. A Kubernetes name has at
+// most 253.
 const maxField = 600
 
-// Source returns what the page shows. The values are encoded as JSON. The functions must be safe for concurrent use.
+// Source returns what the page shows. The values are encoded as JSON. The functions must be safe for
+// concurrent use.
 type Source struct {
 	Status   func(context.Context) (any, error)
 	Services func(context.Context, ServicesQuery) (any, error)
@@ -65,8 +68,8 @@ type TraceQuery struct {
 	Live, Probe bool
 }
 
-// Handler returns the handler of the page at /token/. Of the requests that are costly (traces, listings of the conntrack table) it
-// runs one at a time.
+// Handler returns the handler of the page at /token/. Of the requests that are costly (traces, listings of
+// the conntrack table) it runs one at a time.
 func Handler(s Source, token string) http.Handler {
 	return guard(token, pageOf(s))
 }
@@ -116,8 +119,8 @@ func pageOf(s Source) http.Handler {
 	return mux
 }
 
-// guard passes on requests whose path begins with the token and whose Host is loopback. The Host keeps out pages of other sites
-// whose name resolves to 127.0.0.1 (DNS rebinding).
+// guard passes on requests whose path begins with the token and whose Host is loopback. The Host keeps out
+// pages of other sites whose name resolves to 127.0.0.1 (DNS rebinding).
 func guard(token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()

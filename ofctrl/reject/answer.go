@@ -15,9 +15,9 @@ var (
 	ErrICMP      = errors.New("ICMP error or neighbour discovery is never answered")
 )
 
-// Answer returns the frame that refuses the connection or datagram in frame: the same Ethernet header with the
-// addresses swapped and all VLAN tags kept, from the packet's destination to its source. An error says why the
-// frame must not be answered.
+// Answer returns the frame that refuses the connection or datagram in frame: the same Ethernet header with
+// the addresses swapped and all VLAN tags kept, from the packet's destination to its source. An error says
+// why the frame must not be answered.
 func Answer(frame []byte) ([]byte, error) {
 	link, etherType, l3, err := ethernet(frame)
 	if err != nil {

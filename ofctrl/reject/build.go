@@ -60,7 +60,8 @@ func (p *packet) reset(out []byte) ([]byte, error) {
 	return out, nil
 }
 
-// unreachable appends "destination unreachable: port" with as much of the packet as may be (RFC 792, RFC 4443 §3.1).
+// unreachable appends "destination unreachable: port" with as much of the packet as may be (RFC 792, RFC 4443
+// §3.1).
 func (p *packet) unreachable(out []byte) ([]byte, error) {
 	typ, code, proto, most := byte(3), byte(3), byte(protoICMP), maxAnswer4-20-8
 	if p.v6 {

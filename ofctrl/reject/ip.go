@@ -26,8 +26,8 @@ type packet struct {
 	fragment bool   // the first fragment, with others to follow
 }
 
-// ipv4 reads an IPv4 header (RFC 791). The packet may be shorter than its total length, as flows may send only
-// the beginning to the controller.
+// ipv4 reads an IPv4 header (RFC 791). The packet may be shorter than its total length, as flows may send
+// only the beginning to the controller.
 func ipv4(b []byte) (packet, error) {
 	if len(b) < 20 || b[0]>>4 != 4 {
 		return packet{}, ErrTruncated

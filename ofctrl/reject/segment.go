@@ -22,8 +22,8 @@ type Segment struct {
 	From, To       netip.AddrPort
 	Flags          byte // of TCP, like Seq and Ack
 	Seq, Ack       uint32
-	// Unreachable is the sender of an ICMP error (destination unreachable) that quotes the segment; the zero Addr: the segment itself was
-	// received.
+	// Unreachable is the sender of an ICMP error (destination unreachable) that quotes the segment; the zero
+	// Addr: the segment itself was received.
 	Unreachable netip.Addr
 }
 

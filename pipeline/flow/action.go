@@ -33,7 +33,8 @@ const (
 	CTMark
 	// CTIPv6Dst is the destination that the connection's first packet had before translation. Read only.
 	CTIPv6Dst
-	// DPHashValue is the datapath's hash of the 5-tuple, non-zero once a dp_hash group has computed it. Read only.
+	// DPHashValue is the datapath's hash of the 5-tuple, non-zero once a dp_hash group has computed it. Read
+	// only.
 	DPHashValue
 	reg4 // and up to reg15: RegField
 )
@@ -120,8 +121,8 @@ type ToGroup struct{ ID uint32 }
 // Resubmit looks the packet up in another table and then continues with the next action.
 type Resubmit struct{ Table uint8 }
 
-// SetField writes the bits of Value under Mask. A Mask of all ones (of the field's width) writes the whole field.
-// It supports only EthSrc, EthDst, TCPDst, UDPDst and the registers.
+// SetField writes the bits of Value under Mask. A Mask of all ones (of the field's width) writes the whole
+// field. It supports only EthSrc, EthDst, TCPDst, UDPDst and the registers.
 type SetField struct {
 	Field       Field
 	Value, Mask uint64
@@ -133,7 +134,8 @@ type SetAddr struct {
 	Addr  netip.Addr
 }
 
-// Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9, Copy-Field).
+// Copy copies the bits of Src to Dst; both have the same number of bits (OpenFlow 1.5.1 §7.2.6.9,
+// Copy-Field).
 type Copy struct{ Src, Dst Subfield }
 
 // ClearInPort clears the packet's ingress port, so that the packet may be sent out of that port.
@@ -142,7 +144,8 @@ type ClearInPort struct{}
 // ClearCT forgets what conntrack lookups have found: ct_state, ct_zone and ct_mark are 0 again.
 type ClearCT struct{}
 
-// FromLocal makes LOCAL the packet's ingress port: NORMAL then forwards it as what the node sends, in the VLAN of LOCAL.
+// FromLocal makes LOCAL the packet's ingress port: NORMAL then forwards it as what the node sends, in the
+// VLAN of LOCAL.
 type FromLocal struct{}
 
 // PopVLAN takes the tag of IEEE 802.1Q from a packet. The flow must match packets with a tag.
@@ -169,8 +172,8 @@ type CT struct {
 // NATKind is the address translation that CT performs.
 type NATKind uint8
 
-// NATExisting applies the translation of the connection's existing entry; NATSrc and NATDst set the translation of the
-// connection being committed.
+// NATExisting applies the translation of the connection's existing entry; NATSrc and NATDst set the
+// translation of the connection being committed.
 const (
 	NATNone NATKind = iota
 	NATExisting
@@ -178,7 +181,8 @@ const (
 	NATDst
 )
 
-// NAT is the translation of a CT action. PortMin 0 leaves the port to conntrack; PortMax 0 means PortMin only.
+// NAT is the translation of a CT action. PortMin 0 leaves the port to conntrack; PortMax 0 means PortMin
+// only.
 type NAT struct {
 	Kind             NATKind
 	Addr             netip.Addr
@@ -194,16 +198,19 @@ type Learn struct {
 	EthType     uint16 // the learned flow matches it
 	// Match are fields of the packet that the learned flow matches.
 	Match [2]Subfield
-	// Load is a field of the packet; the learned flow writes its value into the same field of packets that match.
+	// Load is a field of the packet; the learned flow writes its value into the same field of packets that
+	// match.
 	Load Subfield
-	// Limit is the maximum number of flows with this Cookie in Table; the action adds no more. 0: no limit. Open vSwitch
-	// recounts them whenever the action would add one, at a cost proportional to Limit.
+	// Limit is the maximum number of flows with this Cookie in Table; the action adds no more. 0: no limit.
+	// Open vSwitch recounts them whenever the action would add one, at a cost proportional to Limit.
 	Limit uint32
-	// Result, if set, is a bit that the action sets to 1, or to 0 if Limit kept it from adding the flow. It needs a Limit.
+	// Result, if set, is a bit that the action sets to 1, or to 0 if Limit kept it from adding the flow. It
+	// needs a Limit.
 	Result Subfield
 }
 
-// UnknownAction is an action that a switch reported and this package cannot represent; it equals no desired action.
+// UnknownAction is an action that a switch reported and this package cannot represent; it equals no desired
+// action.
 type UnknownAction struct {
 	Text    string
 	Effects Effects

@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// CTFilter selects conntrack entries by zone, protocol, original destination and the address and port that replies.
-// With Src it selects one connection, which the switch looks up; without Src the switch scans all entries.
+// CTFilter selects conntrack entries by zone, protocol, original destination and the address and port that
+// replies. With Src it selects one connection, which the switch looks up; without Src the switch scans all
+// entries.
 type CTFilter struct {
 	Zone    uint16
 	IPProto uint8

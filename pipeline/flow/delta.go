@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// Delta is the set of changes that turns one State of a switch into another. Applied in the order of its fields and as one
-// bundle, it never leaves a flow that points to a missing group.
+// Delta is the set of changes that turns one State of a switch into another. Applied in the order of its
+// fields and as one bundle, it never leaves a flow that points to a missing group.
 //
-// A flow whose cookie changes is in both SetFlows, under the new cookie, and DelFlows, under the old one. The deletion has no
-// effect once the new flow is installed, so either part is correct without the other.
+// A flow whose cookie changes is in both SetFlows, under the new cookie, and DelFlows, under the old one. The
+// deletion has no effect once the new flow is installed, so either part is correct without the other.
 type Delta struct {
 	Clear      []Cookies  // flows deleted first
 	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one

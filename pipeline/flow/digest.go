@@ -2,8 +2,8 @@ package flow
 
 import "hash/maphash"
 
-// Digests stand in for flows and groups where thousands are compared. Under one seed, equal objects have equal digests, and
-// different objects have different ones, except for one pair in 2^64.
+// Digests stand in for flows and groups where thousands are compared. Under one seed, equal objects have
+// equal digests, and different objects have different ones, except for one pair in 2^64.
 
 // Digest returns the key's digest under a seed.
 func (k *Key) Digest(seed maphash.Seed) uint64 { return maphash.Comparable(seed, *k) }

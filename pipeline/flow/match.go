@@ -44,7 +44,8 @@ const (
 	TCPAck uint32 = 0x10
 )
 
-// Bits of nw_frag (OVS: include/openvswitch/packets.h, FLOW_NW_FRAG_*): a fragment, and one without a transport header.
+// Bits of nw_frag (OVS: include/openvswitch/packets.h, FLOW_NW_FRAG_*): a fragment, and one without a
+// transport header.
 const (
 	FragAny   uint32 = 1
 	FragLater uint32 = 2
@@ -98,15 +99,15 @@ type Match struct {
 	CTState    Bits
 	CTMark     Bits
 	CTZone     uint16 // the zone of the last lookup; never 0
-	// CTProto, CTSrcPort and CTDstPort are of the connection's first packet, the ports only in its first fragment. They need a CTState that
-	// implies a valid connection, and the ports need CTProto.
+	// CTProto, CTSrcPort and CTDstPort are of the connection's first packet, the ports only in its first
+	// fragment. They need a CTState that implies a valid connection, and the ports need CTProto.
 	CTProto   uint8
 	CTSrcPort uint16
 	CTDstPort uint16
 	Reg       [NumRegs]Bits
 	Clear31   uint8 // number of a register, 4 to 15, whose highest bit is 0; 0: of none
-	// Unknown holds match fields that a switch reported and this type cannot represent. It is empty in desired flows,
-	// so that a flow with unknown fields never compares equal to one of them.
+	// Unknown holds match fields that a switch reported and this type cannot represent. It is empty in
+	// desired flows, so that a flow with unknown fields never compares equal to one of them.
 	Unknown string
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Merge returns the Delta equivalent to applying d and then o. Where both change the same object, o wins. The flows and groups
-// of the result are sorted. o must not clear anything.
+// Merge returns the Delta equivalent to applying d and then o. Where both change the same object, o wins. The
+// flows and groups of the result are sorted. o must not clear anything.
 func (d *Delta) Merge(o *Delta) *Delta {
 	type named struct { // identifies a flow for strict deletion
 		Key

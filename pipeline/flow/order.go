@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// compareFlows orders flows by table, descending priority, match and cookie. It compares fields instead of formatted text, because
-// there may be many flows.
+// compareFlows orders flows by table, descending priority, match and cookie. It compares fields instead of
+// formatted text, because there may be many flows.
 func compareFlows(a, b *Flow) int {
 	if n := cmp.Compare(a.Table, b.Table); n != 0 {
 		return n

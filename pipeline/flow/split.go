@@ -2,7 +2,8 @@ package flow
 
 // Sizes of OpenFlow 1.5 encodings, in bytes. Package ofctrl's encoder is tested against them.
 const (
-	// MaxMessage is the longest OpenFlow message: the header's length field has 16 bits (OpenFlow 1.5.1 §7.1.1).
+	// MaxMessage is the longest OpenFlow message: the header's length field has 16 bits (OpenFlow 1.5.1
+	// §7.1.1).
 	MaxMessage = 65535
 
 	bundleAddSize  = 16 // ofp_bundle_add_msg (§7.3.9)
@@ -22,17 +23,20 @@ func (b Bucket) EncodedSize() int {
 	return n
 }
 
-// EncodedSize returns the bytes of the bundle message that adds the whole group at once. It may be more than MaxMessage.
+// EncodedSize returns the bytes of the bundle message that adds the whole group at once. It may be more than
+// MaxMessage.
 func (g *Group) EncodedSize() int { return bundleAddSize + groupModSize + g.bodySize() }
 
-// TooWide reports whether a switch could not describe the group: its description must fit into one message
-// of MaxMessage bytes. Open vSwitch does not check that. It sends a description with a wrapped length, and
-// ovs-vswitchd aborts when another group follows in the reply, so such a group must never be installed, in parts or not.
+// TooWide reports whether a switch could not describe the group: its description must fit into one message of
+// MaxMessage bytes. Open vSwitch does not check that. It sends a description with a wrapped length, and
+// ovs-vswitchd aborts when another group follows in the reply, so such a group must never be installed, in
+// parts or not.
 func (g *Group) TooWide() bool { return groupDescSize+g.bodySize() > MaxMessage }
 
 // Parts returns the buckets in runs that fit into bundle messages of at most limit bytes each: the first run
-// is for the message that adds the group, each further one for an insert_bucket message. There is always a first
-// run, maybe empty. A bucket that does not fit by itself makes a run of its own, which then exceeds limit.
+// is for the message that adds the group, each further one for an insert_bucket message. There is always a
+// first run, maybe empty. A bucket that does not fit by itself makes a run of its own, which then exceeds
+// limit.
 func (g *Group) Parts(limit int) [][]Bucket {
 	if g.EncodedSize() <= limit {
 		return [][]Bucket{g.Buckets}

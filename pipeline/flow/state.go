@@ -57,8 +57,8 @@ func (f *Flow) Equal(o *Flow) bool {
 // Method is how a select group picks the bucket of a packet (the OVS property selection_method).
 type Method uint8
 
-// DPHash lets the datapath hash the 5-tuple; HashSrc and HashSrc6 hash the client's address (ip_src or ipv6_src)
-// and reg3 in the slow path.
+// DPHash lets the datapath hash the 5-tuple; HashSrc and HashSrc6 hash the client's address (ip_src or
+// ipv6_src) and reg3 in the slow path.
 const (
 	DPHash Method = iota
 	HashSrc

@@ -7,6 +7,6 @@
 //
 // It has no notion of Services. Start reading at Host.
 //
-// Set NKP_DEBUG_HNS=1 in the environment to have the requests that create, change and delete objects logged at
-// level debug, with their answers (hcsshim's own log).
+// Set NKP_DEBUG_HNS=1 in the environment to have the requests that create, change and delete objects logged
+// at level debug, with their answers (hcsshim's own log).
 package hns

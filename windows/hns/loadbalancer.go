@@ -8,8 +8,8 @@ import (
 
 // Flags of a load balancer.
 const (
-	// LoadBalancerDSR is direct server return: answers do not pass the load balancer, and the client's address
-	// stays.
+	// LoadBalancerDSR is direct server return: answers do not pass the load balancer, and the client's
+	// address stays.
 	LoadBalancerDSR  uint32 = 1
 	LoadBalancerIPv6 uint32 = 2
 )

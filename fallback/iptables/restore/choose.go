@@ -21,9 +21,10 @@ type Choice struct {
 	Reason  string
 }
 
-// Choose returns the back end that the rest of the node uses, by the rules of kube-proxy's image: the one with kubelet's chains;
-// else the one that already has chains of Services; else the one with more rules, nf_tables on a tie. want, if not empty,
-// overrides this. The error wraps ErrBusy if the tables could not be read now.
+// Choose returns the back end that the rest of the node uses, by the rules of kube-proxy's image: the one
+// with kubelet's chains; else the one that already has chains of Services; else the one with more rules,
+// nf_tables on a tie. want, if not empty, overrides this. The error wraps ErrBusy if the tables could not be
+// read now.
 func Choose(ctx context.Context, want Backend) (Choice, error) {
 	c, err := installed(want)
 	if err != nil || c.Backend != "" {
@@ -58,7 +59,8 @@ func Installed(want Backend) error {
 	return err
 }
 
-// installed returns the back end that want or the installed programs determine; without Backend, both can be used.
+// installed returns the back end that want or the installed programs determine; without Backend, both can be
+// used.
 func installed(want Backend) (Choice, error) {
 	_, errNFT := find(NFT, k8s.IPv4)
 	_, errLegacy := find(Legacy, k8s.IPv4)
@@ -83,9 +85,9 @@ func installed(want Backend) (Choice, error) {
 
 var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 
-// has reports whether a table of a back end has one of the chains, in any family. It takes no lock. A table that this process
-// may not read, or that the kernel does not have, counts as empty. The error wraps ErrBusy if a table keeps changing while it
-// is listed, or is the context's.
+// has reports whether a table of a back end has one of the chains, in any family. It takes no lock. A table
+// that this process may not read, or that the kernel does not have, counts as empty. The error wraps ErrBusy
+// if a table keeps changing while it is listed, or is the context's.
 func has(ctx context.Context, b Backend, table string, chains ...string) (bool, error) {
 	var busy error
 	for _, f := range families {

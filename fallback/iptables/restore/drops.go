@@ -13,8 +13,9 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Drops returns which of the base chains of table filter drops what none of its rules accepts: by its policy, or by a rule without a
-// match. "" means none, in any of the back ends; legacy's programs must be installed. It does not make the kernel create tables.
+// Drops returns which of the base chains of table filter drops what none of its rules accepts: by its policy,
+// or by a rule without a match. "" means none, in any of the back ends; legacy's programs must be installed.
+// It does not make the kernel create tables.
 func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chains ...string) (string, error) {
 	for _, b := range backends {
 		for _, f := range families {
@@ -78,8 +79,8 @@ var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("
 // tableNames are the tables of iptables.
 var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}
 
-// LegacyRules returns the rules of the legacy back end: table -> chain -> rules as Chains returns them, of the tables in use. The error is
-// ErrNoPrograms if there are tables and no programs to read them.
+// LegacyRules returns the rules of the legacy back end: table -> chain -> rules as Chains returns them, of
+// the tables in use. The error is ErrNoPrograms if there are tables and no programs to read them.
 func LegacyRules(ctx context.Context, f k8s.Family) (map[string]map[string][]string, error) {
 	in := Tables{Backend: Legacy, Family: f}
 	all := map[string]map[string][]string{}

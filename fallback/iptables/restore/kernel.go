@@ -20,8 +20,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// The programs of the back end nf_tables print no chain that holds a rule which they cannot express (of nft, say), and no table with such
-// a chain. They do change them. What these chains hold is read from the kernel.
+// The programs of the back end nf_tables print no chain that holds a rule which they cannot express (of nft,
+// say), and no table with such a chain. They do change them. What these chains hold is read from the kernel.
 
 // nftChain is a chain of a table that iptables-nft uses.
 type nftChain struct {
@@ -86,7 +86,8 @@ func nftCount(f k8s.Family) (n int) {
 // dumpTries bounds the dumps of one kind: other programs may change the tables while they are listed.
 const dumpTries = 5
 
-// nftDump lists objects of nf_tables, and calls each with the attributes of each one. It calls retry before it lists them again.
+// nftDump lists objects of nf_tables, and calls each with the attributes of each one. It calls retry before
+// it lists them again.
 func nftDump(f k8s.Family, kind int, what string, within []*nl.RtAttr, retry func(), each func(map[uint16][]byte)) error {
 	var err error
 	for range dumpTries {
@@ -148,8 +149,8 @@ func (t *Tables) kernelRules(table, chain string) (list []string, ok bool, err e
 	return list, err == nil, err
 }
 
-// text returns the rule as iptables prints it, without "-A CHAIN", as far as the base chains' jumps to Services go. What nkp and
-// kube-proxy do not use there is unprintable.
+// text returns the rule as iptables prints it, without "-A CHAIN", as far as the base chains' jumps to
+// Services go. What nkp and kube-proxy do not use there is unprintable.
 func (r nftRule) text(f k8s.Family) string {
 	var w, load []string // load is the option that a comparison ends
 	var mask []byte
@@ -239,8 +240,8 @@ func addressOption(f k8s.Family, at uint32) string {
 	return map[uint32]string{12: "-s", 16: "-d"}[at]
 }
 
-// comparedTo returns the value of an option: a device, with + at the end of the beginning of its name, or an address with its prefix. Of
-// an address whose mask is whole bytes, only these are compared.
+// comparedTo returns the value of an option: a device, with + at the end of the beginning of its name, or an
+// address with its prefix. Of an address whose mask is whole bytes, only these are compared.
 func comparedTo(f k8s.Family, option string, mask, data []byte) string {
 	if option == "-i" {
 		if bytes.HasSuffix(data, []byte{0}) {

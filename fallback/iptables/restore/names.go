@@ -4,8 +4,8 @@ package restore
 
 import "context"
 
-// ChainNames returns the names of all chains of a table. With nf_tables it asks the kernel itself: iptables-nft-save takes
-// minutes to sort a hundred thousand chains.
+// ChainNames returns the names of all chains of a table. With nf_tables it asks the kernel itself:
+// iptables-nft-save takes minutes to sort a hundred thousand chains.
 func (t *Tables) ChainNames(ctx context.Context, table string) (names []string, err error) {
 	if t.Backend == NFT {
 		defer t.progress()

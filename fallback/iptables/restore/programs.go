@@ -27,8 +27,8 @@ const (
 
 // Bounds of each run of a program. A program also ends when its context does.
 const (
-	// runLimit is five times the measured run time of the slowest program: iptables-nft-save 1.8.9, two minutes for 110,000
-	// chains.
+	// runLimit is five times the measured run time of the slowest program: iptables-nft-save 1.8.9, two
+	// minutes for 110,000 chains.
 	runLimit = 10 * time.Minute
 	// pipesLimit is how long after the program's end a process that it left behind may hold its pipes open.
 	pipesLimit = time.Second
@@ -69,7 +69,8 @@ func find(b Backend, f k8s.Family) (programs, error) {
 // errMissing is the error of run for a chain, or a table, that does not exist.
 var errMissing = errors.New("there is no such chain")
 
-// errUnprintable is the error for a chain that the programs cannot print; in a table with such a chain, also for one that does not exist.
+// errUnprintable is the error for a chain that the programs cannot print; in a table with such a chain, also
+// for one that does not exist.
 var errUnprintable = errors.New("it holds what iptables cannot print")
 
 // unprintableText ends what the programs say of such a chain or table.
@@ -98,13 +99,14 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	return "", err
 }
 
-// timeoutError returns the error for a program that exceeds its time limit. It wraps ErrBusy, because the input may be valid.
+// timeoutError returns the error for a program that exceeds its time limit. It wraps ErrBusy, because the
+// input may be valid.
 func (t *Tables) timeoutError() error {
 	return fmt.Errorf("%w: killed, because it took longer than %v", ErrBusy, t.limit)
 }
 
-// failure returns the error for a program that ended with err and printed text to stderr. It wraps ErrBusy if a retry may
-// succeed without any other change.
+// failure returns the error for a program that ended with err and printed text to stderr. It wraps ErrBusy if
+// a retry may succeed without any other change.
 func failure(cause error, program string, err error, text string) error {
 	text = strings.Join(strings.Fields(text), " ")
 	if ended := (*exec.ExitError)(nil); cause != nil && !(errors.As(err, &ended) && ended.Exited()) { // killed

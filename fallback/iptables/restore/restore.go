@@ -18,8 +18,9 @@ import (
 // commitLine ends a transaction's input. Without it iptables-restore commits nothing.
 const commitLine = "COMMIT\n"
 
-// Restore atomically commits input, in the format of iptables-restore, to one table. Chains that the input does not name stay, with
-// their rules and counters. It blocks until iptables-restore exits. The error quotes the rejected line, if iptables-restore names one.
+// Restore atomically commits input, in the format of iptables-restore, to one table. Chains that the input
+// does not name stay, with their rules and counters. It blocks until iptables-restore exits. The error quotes
+// the rejected line, if iptables-restore names one.
 func (t *Tables) Restore(ctx context.Context, input []byte) error {
 	tx, err := t.Begin(ctx, input)
 	if err != nil {
@@ -43,9 +44,9 @@ type process struct {
 // errUnread is the error of a program that exits with status 0 without having read its input.
 var errUnread = errors.New("exited before reading all of its input")
 
-// Begin starts a transaction, which the caller must end with Commit or Abort. With NFT, iptables-restore neither reads nor changes the
-// kernel's rules before Commit. With Legacy it holds the xtables lock from here on. The program is killed when the context ends.
-// The time limit of a program applies only from Commit on.
+// Begin starts a transaction, which the caller must end with Commit or Abort. With NFT, iptables-restore
+// neither reads nor changes the kernel's rules before Commit. With Legacy it holds the xtables lock from here
+// on. The program is killed when the context ends. The time limit of a program applies only from Commit on.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	tx := &process{tables: t, cause: func() error { return context.Cause(ctx) }, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
@@ -63,8 +64,8 @@ func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	return tx, nil
 }
 
-// feed writes the input to the program. It ends only after Commit or Abort: they close tx.commit, and they call Wait, which closes
-// the pipe once the program has exited.
+// feed writes the input to the program. It ends only after Commit or Abort: they close tx.commit, and they
+// call Wait, which closes the pipe once the program has exited.
 func (tx *process) feed(stdin io.WriteCloser) {
 	defer stdin.Close()
 	_, err := stdin.Write(bytes.TrimSuffix(tx.input, []byte(commitLine)))
@@ -105,7 +106,8 @@ func (tx *process) Abort() {
 
 var lineNumber = regexp.MustCompile(`(?i)\bline:? (\d+)`)
 
-// refusedLine returns the line of input that an error message points to; "" if it points to none, or to COMMIT.
+// refusedLine returns the line of input that an error message points to; "" if it points to none, or to
+// COMMIT.
 func refusedLine(text string, input []byte) string {
 	m := lineNumber.FindStringSubmatch(text)
 	if m == nil {

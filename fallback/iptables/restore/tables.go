@@ -21,7 +21,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// LockWait is how long the programs wait for the lock that serializes iptables calls (legacy only), in seconds.
+// LockWait is how long the programs wait for the lock that serializes iptables calls (legacy only), in
+// seconds.
 const LockWait = 5
 
 // Tables are the tables of one family and back end. Its methods may be called from one goroutine at a time.
@@ -39,7 +40,8 @@ type Tables struct {
 	limit time.Duration // of each run of a program
 }
 
-// Open finds the programs and checks that the kernel has the tables. The error wraps ErrBusy if that could not be checked now.
+// Open finds the programs and checks that the kernel has the tables. The error wraps ErrBusy if that could
+// not be checked now.
 func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	t, err := openTables(ctx, b, f)
 	if err != nil {
@@ -84,8 +86,8 @@ func (t *Tables) progress() {
 	}
 }
 
-// probe has go-iptables detect the version and features of the programs. It takes no lock. go-iptables cannot end a program that
-// hangs, so probe stops waiting for it.
+// probe has go-iptables detect the version and features of the programs. It takes no lock. go-iptables cannot
+// end a program that hangs, so probe stops waiting for it.
 func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
@@ -113,8 +115,8 @@ func (t *Tables) probe(ctx context.Context) (*iptables.IPTables, error) {
 	}
 }
 
-// InUse reports whether a table may hold anything. It does not make the kernel create the table, as reading a legacy table that
-// was never used does.
+// InUse reports whether a table may hold anything. It does not make the kernel create the table, as reading a
+// legacy table that was never used does.
 func (t *Tables) InUse(table string) bool {
 	if t.Backend == NFT {
 		return true
@@ -127,7 +129,8 @@ func (t *Tables) InUse(table string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(names)), table)
 }
 
-// Find returns the tables of every installed back end for a family, also those that the kernel does not support.
+// Find returns the tables of every installed back end for a family, also those that the kernel does not
+// support.
 func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	for _, b := range []Backend{NFT, Legacy} {
 		if t, err := openTables(ctx, b, f); err == nil {
@@ -137,8 +140,9 @@ func Find(ctx context.Context, f k8s.Family) (list []*Tables) {
 	return list
 }
 
-// Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist. One of Services that iptables cannot
-// print counts as missing, so that it is written anew; in another one some rules may be Unprintable.
+// Rules returns the rules of a chain, without "-A CHAIN"; ok is false if the chain does not exist. One of
+// Services that iptables cannot print counts as missing, so that it is written anew; in another one some
+// rules may be Unprintable.
 func (t *Tables) Rules(ctx context.Context, table, chain string) (list []string, ok bool, err error) {
 	defer t.progress()
 	out, err := t.run(ctx, "-t", table, "-S", chain)
@@ -170,8 +174,8 @@ func (t *Tables) Chains(ctx context.Context, table string) (map[string][]string,
 	return chains, err
 }
 
-// Counters returns the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the target; none if the
-// chain does not exist.
+// Counters returns the rules of a chain as `iptables -v -S` prints them, "-c PACKETS BYTES" before the
+// target; none if the chain does not exist.
 func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, error) {
 	out, err := t.run(ctx, "-t", table, "-v", "-S", chain)
 	if errors.Is(err, errMissing) || errors.Is(err, errUnprintable) {
@@ -182,8 +186,8 @@ func (t *Tables) Counters(ctx context.Context, table, chain string) ([]string, e
 	return strings.Split(strings.TrimSuffix(out, "\n"), "\n"), nil
 }
 
-// Save calls f for each chain of a table (with rule "") and for each of its rules (without "-A CHAIN"), in the order of
-// iptables-save. A table that iptables cannot print is read chain by chain, as by Rules.
+// Save calls f for each chain of a table (with rule "") and for each of its rules (without "-A CHAIN"), in
+// the order of iptables-save. A table that iptables cannot print is read chain by chain, as by Rules.
 func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule string)) error {
 	defer t.progress()
 	err := t.save(ctx, table, func(chain, rule string) {
@@ -209,7 +213,8 @@ func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule stri
 	return err
 }
 
-// SaveCounted calls f for each rule of a table, with what it has counted. A table that iptables cannot print is an error.
+// SaveCounted calls f for each rule of a table, with what it has counted. A table that iptables cannot print
+// is an error.
 func (t *Tables) SaveCounted(ctx context.Context, table string, f func(chain, rule string, packets, bytes uint64)) error {
 	return t.save(ctx, table, func(chain, rule string) {
 		counters, rule, ok := strings.Cut(rule, "] ")
@@ -231,7 +236,8 @@ func (t *Tables) save(ctx context.Context, table string, f func(chain, rule stri
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", t.progs.save, err)
 	}
-	// iptables-nft-save sorts chains recursively and overflows the default stack with a hundred thousand of them.
+	// iptables-nft-save sorts chains recursively and overflows the default stack with a hundred thousand of
+	// them.
 	stack := &unix.Rlimit{Cur: 512 << 20, Max: unix.RLIM_INFINITY}
 	_ = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_STACK, stack, nil)
 	go func() { // ends with the program

@@ -9,7 +9,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// chains adds those of the Service port's own chains that are referenced, in the order in which a packet traverses them.
+// chains adds those of the Service port's own chains that are referenced, in the order in which a packet
+// traverses them.
 func (s *portBuilder) chains(u *uses) {
 	if u.external != nil {
 		s.externalChain(u)
@@ -61,8 +62,8 @@ func (s *portBuilder) externalChain(u *uses) {
 	s.chain(prefixExternal+s.hash, list...)
 }
 
-// firewallChain passes the allowed sources on to the external chain. Packets that reach its end are not translated: they keep
-// the load balancer's address as their destination, and chain Firewall drops them.
+// firewallChain passes the allowed sources on to the external chain. Packets that reach its end are not
+// translated: they keep the load balancer's address as their destination, and chain Firewall drops them.
 func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	comment := s.name + " loadbalancer IP"
 	var list []Rule
@@ -77,8 +78,8 @@ func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 	s.chain(prefixFirewall+s.hash, append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
 }
 
-// spreadChain adds the chain that picks an endpoint of a set: the one that session affinity remembers, else a random one. If
-// ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
+// spreadChain adds the chain that picks an endpoint of a set: the one that session affinity remembers, else a
+// random one. If ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
 func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	endpoints := s.Endpoints(set)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
@@ -104,8 +105,8 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	s.chain(s.setChain(set), list...)
 }
 
-// masquerade returns the rules that masquerade clients of a ClusterIP: all, or those that are not pods. Of several ranges of pods each
-// takes the mark away again, because no rule matches what is in none of them.
+// masquerade returns the rules that masquerade clients of a ClusterIP: all, or those that are not pods. Of
+// several ranges of pods each takes the mark away again, because no rule matches what is in none of them.
 func (s *portBuilder) masquerade(f *k8s.Frontend, pods bool) (list []Rule) {
 	of := func(match ...string) *line {
 		r, bySource := rule(), slices.Contains(match, "-s")
@@ -130,7 +131,8 @@ func (s *portBuilder) masquerade(f *k8s.Frontend, pods bool) (list []Rule) {
 	return list
 }
 
-// endpoint adds the chain of one endpoint. An endpoint that is its own client is masqueraded, or it would answer itself.
+// endpoint adds the chain of one endpoint. An endpoint that is its own client is masqueraded, or it would
+// answer itself.
 func (s *portBuilder) endpoint(name string, e k8s.Endpoint) {
 	ip := e.Addr.Addr()
 	hairpin := rule().from(netip.PrefixFrom(ip, ip.BitLen()))
@@ -157,7 +159,8 @@ func (s *portBuilder) about(r *line, e k8s.Endpoint) *line {
 	return r.comment("%s -> %s", s.name, e.Addr)
 }
 
-// recentOf returns the options that select the client list of an endpoint (xt_recent), with clients' full addresses.
+// recentOf returns the options that select the client list of an endpoint (xt_recent), with clients' full
+// addresses.
 func (s *portBuilder) recentOf(chain string) []string {
 	mask := "255.255.255.255"
 	if s.Family == k8s.IPv6 {

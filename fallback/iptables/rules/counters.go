@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// Table nat sees only the first packet of a connection, and a rule of a shared chain that jumps to a Service port's chains
-// matches it once: the packet counters of these rules count connections. The rules stay in place when endpoints change, so that
-// their counters are kept. A load balancer's rule matches all clients, allowed or not: there, the rules of the firewall chain
-// count the allowed ones.
+// Table nat sees only the first packet of a connection, and a rule of a shared chain that jumps to a Service
+// port's chains matches it once: the packet counters of these rules count connections. The rules stay in
+// place when endpoints change, so that their counters are kept. A load balancer's rule matches all clients,
+// allowed or not: there, the rules of the firewall chain count the allowed ones.
 
 // Entry is a rule that leads to a Service port's chains, as iptables lists it with its counters.
 type Entry struct {
 	// Hash is the Service port's (serving.PortHash).
 	Hash string
-	// Firewall names the chain whose rules are to be counted instead, for a load balancer with source ranges; "": none.
+	// Firewall names the chain whose rules are to be counted instead, for a load balancer with source ranges;
+	// "": none.
 	Firewall string
 	Packets  uint64
 }
@@ -22,7 +23,8 @@ type Entry struct {
 // EntryChains are the chains of table nat that lead to Services.
 var EntryChains = []string{Services, NodePorts}
 
-// ParseEntry parses a line of `iptables -v -S`; ok is false for a rule that does not jump to a Service port's chains.
+// ParseEntry parses a line of `iptables -v -S`; ok is false for a rule that does not jump to a Service port's
+// chains.
 func ParseEntry(line string) (e Entry, ok bool) {
 	head, target, ok := cutLast(line, " -j ")
 	if !ok {

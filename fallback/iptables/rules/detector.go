@@ -7,8 +7,8 @@ import (
 // detector matches the traffic of this node's pods.
 type detector struct{ option, value string }
 
-// newDetectors returns detectors each of which matches some pods: one, or one for each range of the family; none if pods cannot be
-// recognized.
+// newDetectors returns detectors each of which matches some pods: one, or one for each range of the family;
+// none if pods cannot be recognized.
 func newDetectors(d k8s.Detector, f k8s.Family) (list []detector) {
 	switch {
 	case d.Bridge != "":

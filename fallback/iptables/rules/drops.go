@@ -12,8 +12,8 @@ var DropChains = []string{Services, ExternalServices, Firewall, ClusterIPs, Forw
 
 // Drop is a rule that drops or refuses packets, as iptables lists it with its counters.
 type Drop struct {
-	// Port is the Service port as PortName.String returns it, Proto its protocol as serving.Protocol does; "" where the rule is of no
-	// single Service port.
+	// Port is the Service port as PortName.String returns it, Proto its protocol as serving.Protocol does; ""
+	// where the rule is of no single Service port.
 	Port, Proto string
 	Reason      k8s.DropReason
 	Packets     uint64

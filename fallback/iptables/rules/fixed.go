@@ -31,7 +31,8 @@ func (c *Compiler) Fixed() Fixed {
 		}
 	}
 	if c.Router.Loopback {
-		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the same reason.
+		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the
+		// same reason.
 		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", serving.Loopback4.String(), "-d", serving.Loopback4.String()).
 			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
 	}
@@ -45,11 +46,12 @@ func (c *Compiler) markMasq() Chain {
 	return Chain{MarkMasq, []Rule{rule().jump("MARK", "--set-xmark", c.mark()+"/"+c.mark())}}
 }
 
-// localhostComment marks the rule that counts connections to NodePorts at loopback addresses, all of which are masqueraded.
+// localhostComment marks the rule that counts connections to NodePorts at loopback addresses, all of which
+// are masqueraded.
 const localhostComment = "NodePorts at localhost"
 
-// ParseLocalhost parses a line of `iptables -v -S` of chain Postrouting; ok is false for a rule that does not count connections to
-// NodePorts at loopback addresses.
+// ParseLocalhost parses a line of `iptables -v -S` of chain Postrouting; ok is false for a rule that does not
+// count connections to NodePorts at loopback addresses.
 func ParseLocalhost(line string) (packets uint64, ok bool) {
 	rest, counters, ok := cutLast(line, " -c ")
 	if !ok || !strings.Contains(rest, localhostComment) {
@@ -59,8 +61,8 @@ func ParseLocalhost(line string) (packets uint64, ok bool) {
 	return packets, err == nil
 }
 
-// postrouting masquerades marked packets. It clears the mark, so that a packet which passes again (in a tunnel) is not
-// masqueraded twice.
+// postrouting masquerades marked packets. It clears the mark, so that a packet which passes again (in a
+// tunnel) is not masqueraded twice.
 func (c *Compiler) postrouting() Chain {
 	var random []string
 	if c.RandomFully {
@@ -85,7 +87,8 @@ func (c *Compiler) postrouting() Chain {
 func (c *Compiler) forward() Chain {
 	var list []Rule
 	if !c.KeepInvalid {
-		// The kernel does not translate back an answer in state INVALID: the client would reset its connection.
+		// The kernel does not translate back an answer in state INVALID: the client would reset its
+		// connection.
 		list = append(list, rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
 	}
 	return Chain{Forward, append(list,
@@ -107,8 +110,8 @@ func (c *Compiler) outside() []string {
 	return nil
 }
 
-// hooks returns the jumps from the base chains to nkp's. In OUTPUT and POSTROUTING, packets have no input device by which to
-// distinguish them.
+// hooks returns the jumps from the base chains to nkp's. In OUTPUT and POSTROUTING, packets have no input
+// device by which to distinguish them.
 func (c *Compiler) hooks() []Hook {
 	if c.Scope == serving.Own {
 		return c.ownHooks()
@@ -147,8 +150,9 @@ func (c *Compiler) hooks() []Hook {
 	return list
 }
 
-// OfKubeProxy reports whether a jump from a base chain is one that kube-proxy makes, too: those of nkp with Scope Everything, but for the
-// one from OUTPUT to ExternalServices. kube-proxy does not delete what it does not make, and cannot delete a chain that such a jump leads to.
+// OfKubeProxy reports whether a jump from a base chain is one that kube-proxy makes, too: those of nkp with
+// Scope Everything, but for the one from OUTPUT to ExternalServices. kube-proxy does not delete what it does
+// not make, and cannot delete a chain that such a jump leads to.
 func OfKubeProxy(t Table, parent string, r Rule) bool {
 	return !(t == Filter && parent == "OUTPUT" && r.Target() == ExternalServices) && slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
 		return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()

@@ -18,7 +18,8 @@ const (
 	Mangle Table = "mangle" // has only a canary
 )
 
-// The chains that do not depend on Services; the names are kube-proxy's. A name may be in use in several tables.
+// The chains that do not depend on Services; the names are kube-proxy's. A name may be in use in several
+// tables.
 const (
 	Services         = "KUBE-SERVICES"          // nat: one rule for each frontend; filter: ClusterIPs without endpoints
 	ExternalServices = "KUBE-EXTERNAL-SERVICES" // filter: other frontends without endpoints
@@ -30,7 +31,8 @@ const (
 	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; has the rule that protects 127.0.0.0/8 from the network
 	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it is gone, the table was flushed
 
-	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated ClusterIPs.
+	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated
+	// ClusterIPs.
 	ClusterIPs = "KUBE-CLUSTER-IPS"
 )
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Rule is a rule without its chain, as iptables-save prints it: addresses, devices and protocol first, then the matches
-// in their order, then the target.
+// Rule is a rule without its chain, as iptables-save prints it: addresses, devices and protocol first, then
+// the matches in their order, then the target.
 type Rule string
 
 // Canonical returns the rule without its comment: what it does.

@@ -8,7 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Compiler turns Service ports of one family into rules. It is immutable: make a new one when the node or the configuration changes.
+// Compiler turns Service ports of one family into rules. It is immutable: make a new one when the node or the
+// configuration changes.
 type Compiler struct {
 	serving.Config
 	serving.Node
@@ -137,7 +138,8 @@ func (s *portBuilder) refuse(chain string, f *k8s.Frontend, route k8s.Route) {
 	s.addShared(Filter, chain, r.port(s.proto, f.Port).jump(jump[0], jump[1:]...))
 }
 
-// toNodePorts returns the rule that jumps to the chain of NodePorts: for one address of the node, or for all of them.
+// toNodePorts returns the rule that jumps to the chain of NodePorts: for one address of the node, or for all
+// of them.
 func (c *Compiler) toNodePorts(a netip.Addr) Rule {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	r := rule()
@@ -172,8 +174,8 @@ func (s *portBuilder) setChain(of k8s.Set) string {
 	return prefixCluster + s.hash
 }
 
-// HealthCheck returns the rule that accepts connections of load balancers to a Service's healthCheckNodePort; none if the Service is not
-// served in the family (its number of local endpoints is negative).
+// HealthCheck returns the rule that accepts connections of load balancers to a Service's healthCheckNodePort;
+// none if the Service is not served in the family (its number of local endpoints is negative).
 func (c *Compiler) HealthCheck(n k8s.ServiceName, h k8s.HealthCheck) []SharedRule {
 	if c.Family == k8s.IPv4 && h.Local4 < 0 || c.Family == k8s.IPv6 && h.Local6 < 0 {
 		return nil

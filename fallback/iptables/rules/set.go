@@ -8,8 +8,8 @@ type Chain struct {
 	Rules []Rule
 }
 
-// SharedRule is a rule in a chain that several Services share. The order within such a chain matters in one way only:
-// those that are Last come after all others.
+// SharedRule is a rule in a chain that several Services share. The order within such a chain matters in one
+// way only: those that are Last come after all others.
 type SharedRule struct {
 	Table Table
 	Chain string

@@ -13,8 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Batch collects changes of the table of one family. Make it with NewBatch. Elements are added to messages under a tag, by which
-// the caller recognizes what the kernel refuses.
+// Batch collects changes of the table of one family. Make it with NewBatch. Elements are added to messages
+// under a tag, by which the caller recognizes what the kernel refuses.
 type Batch struct {
 	family k8s.Family
 	table  string
@@ -316,7 +316,8 @@ func userData(f k8s.Family, s *rules.Set) (b []byte) {
 
 func u32(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// typeof returns a concatenation of expressions as nft remembers it for typeof: nested records of kind, length and data.
+// typeof returns a concatenation of expressions as nft remembers it for typeof: nested records of kind,
+// length and data.
 func typeof(f k8s.Family, types []rules.Type) []byte {
 	record := func(kind byte, data ...byte) []byte { return append([]byte{kind, byte(len(data))}, data...) }
 	numbers := func(list ...uint32) (b []byte) {
@@ -325,7 +326,8 @@ func typeof(f k8s.Family, types []rules.Type) []byte {
 		}
 		return b
 	}
-	// The numbers are nft's own, of kinds of expressions, protocol headers and their fields (include/expression.h, proto.h).
+	// The numbers are nft's own, of kinds of expressions, protocol headers and their fields
+	// (include/expression.h, proto.h).
 	const exprPayload, exprMeta, exprConcat, exprNumgen = 7, 9, 13, 23
 	var parts []byte
 	for i, t := range types {

@@ -18,7 +18,8 @@ func (t *Table) HasSet(s *rules.Set) (has, same bool) {
 	return has, has && d == describe(t.family, s)
 }
 
-// HasChain reports whether the table has a chain of a name, and whether its hook, and its rules and policy, are those of ch.
+// HasChain reports whether the table has a chain of a name, and whether its hook, and its rules and policy,
+// are those of ch.
 func (t *Table) HasChain(ch *rules.Chain) (has, sameHook, sameRules bool) {
 	have, has := t.chains[ch.Name]
 	if !has {
@@ -48,8 +49,9 @@ func (t *Table) sameRule(installed []byte, r rules.Rule) bool {
 	return len(want) == 0
 }
 
-// sameExpression reports whether an installed expression is the wanted one. The kernel reports attributes that have a default, and
-// what counters count; so that it is the same if all of the wanted attributes are there. Identifiers of sets are not reported.
+// sameExpression reports whether an installed expression is the wanted one. The kernel reports attributes
+// that have a default, and what counters count; so that it is the same if all of the wanted attributes are
+// there. Identifiers of sets are not reported.
 func sameExpression(have, want []byte) bool {
 	name := text(attribute(want, unix.NFTA_EXPR_NAME))
 	if text(attribute(have, unix.NFTA_EXPR_NAME)) != name {

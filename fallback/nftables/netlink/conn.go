@@ -23,15 +23,15 @@ type Conn struct {
 	group   *Group // nil: none
 }
 
-// sendBuffer and receiveBuffer are the sizes of a socket's buffers, in bytes, where the process may set them beyond the system's
-// limits. A batch is sent by one call, so that the buffer must hold it.
+// sendBuffer and receiveBuffer are the sizes of a socket's buffers, in bytes, where the process may set them
+// beyond the system's limits. A batch is sent by one call, so that the buffer must hold it.
 const (
 	sendBuffer    = 8 << 20
 	receiveBuffer = 4 << 20
 )
 
-// answerTimeout is how long the kernel may take for the next part of a dump, in seconds. It answers within the call, so that this
-// ends the wait only if an answer is lost.
+// answerTimeout is how long the kernel may take for the next part of a dump, in seconds. It answers within
+// the call, so that this ends the wait only if an answer is lost.
 const answerTimeout = 10
 
 // Open returns a Conn.
@@ -87,13 +87,14 @@ func (c *Conn) Port() uint32 { return c.port }
 // MaxBatch returns the size of the largest Batch that can be committed, in bytes.
 func (c *Conn) MaxBatch() int { return min(c.maxSend, sendBuffer) - 1024 }
 
-// ErrNoAnswer is returned when the kernel does not answer in time. The socket is of no use any more, because the answer may still come.
+// ErrNoAnswer is returned when the kernel does not answer in time. The socket is of no use any more, because
+// the answer may still come.
 var ErrNoAnswer = fmt.Errorf("nf_tables did not answer within %d s", answerTimeout)
 
 // RefusedError is returned when the kernel refused changes of a Batch. Nothing of the Batch is in force.
 type RefusedError struct {
-	// Tags maps the tags of the refused changes to the kernel's reasons. NoTag is among them if a change without a tag was
-	// refused, or the Batch as a whole.
+	// Tags maps the tags of the refused changes to the kernel's reasons. NoTag is among them if a change
+	// without a tag was refused, or the Batch as a whole.
 	Tags map[int]error
 }
 
@@ -105,7 +106,8 @@ func (e *RefusedError) Error() string {
 // Unwrap returns the reasons.
 func (e *RefusedError) Unwrap() []error { return slices.Collect(maps.Values(e.Tags)) }
 
-// Commit makes the changes of a Batch in force, all of them or none. The error is a *RefusedError if the kernel refused some.
+// Commit makes the changes of a Batch in force, all of them or none. The error is a *RefusedError if the
+// kernel refused some.
 func (c *Conn) Commit(b *Batch) error {
 	if c.group == nil {
 		return c.transact(b, true)
@@ -142,8 +144,9 @@ func lastMessage(b []byte) (last int) {
 	return last
 }
 
-// answers reads the kernel's answers to a Batch. The kernel has written all of them before the call that sent the Batch returned. If
-// they do not fit into the socket's buffer, those that did are returned: they are refusals, because a Batch has one acknowledgement.
+// answers reads the kernel's answers to a Batch. The kernel has written all of them before the call that sent
+// the Batch returned. If they do not fit into the socket's buffer, those that did are returned: they are
+// refusals, because a Batch has one acknowledgement.
 func (c *Conn) answers(b *Batch) error {
 	refused := map[int]error{}
 	acknowledged := false
@@ -204,8 +207,8 @@ func (c *Conn) send(b []byte) error {
 	}
 }
 
-// receive reads messages of the kernel into the buffer, and discards those of other processes. It enlarges the buffer if a message
-// does not fit.
+// receive reads messages of the kernel into the buffer, and discards those of other processes. It enlarges
+// the buffer if a message does not fit.
 func (c *Conn) receive(flags int) (n int, err error) {
 	for {
 		n, _, err = unix.Recvfrom(c.fd, c.buf, flags|unix.MSG_PEEK|unix.MSG_TRUNC)

@@ -13,7 +13,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// verdict is what a rule decides. Codes are the kernel's (NF_DROP and NFT_CONTINUE in nf_tables.h), and two of our own.
+// verdict is what a rule decides. Codes are the kernel's (NF_DROP and NFT_CONTINUE in nf_tables.h), and two
+// of our own.
 type verdict struct {
 	code  uint32
 	chain string
@@ -31,7 +32,8 @@ const (
 // maxRandom bounds the random numbers that are tried.
 const maxRandom = rules.MaxEndpoints
 
-// evaluate evaluates a rule from a list of its expressions on. It calls emit for each outcome: verdictContinue leads to the next rule.
+// evaluate evaluates a rule from a list of its expressions on. It calls emit for each outcome:
+// verdictContinue leads to the next rule.
 func (w *follower) evaluate(o object, list []expression, g registers, s state, emit func(state, verdict)) {
 	if w.evaluations++; w.evaluations > maxEvaluations {
 		w.fail(errTooMany)
@@ -127,7 +129,8 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 	emit(s, next)
 }
 
-// dynset matches where an element is added or updated, unless what the element holds decides, such as a limit for each client.
+// dynset matches where an element is added or updated, unless what the element holds decides, such as a limit
+// for each client.
 func dynset(e *expression) truth {
 	const remove, single, several = 2, 7, 10 // NFT_DYNSET_OP_DELETE, NFTA_DYNSET_EXPR and _EXPRESSIONS
 	if e.number(unix.NFTA_DYNSET_OP) == remove {
@@ -327,7 +330,8 @@ func bitwise(e *expression, g *registers) {
 	g.load(to, value, known)
 }
 
-// lookup looks a key up in a set or map. v is the verdict that a verdict map has for it; nil: the rule goes on as t says.
+// lookup looks a key up in a set or map. v is the verdict that a verdict map has for it; nil: the rule goes
+// on as t says.
 func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *verdict) {
 	name := object{o.table, text(attribute(e.data, unix.NFTA_LOOKUP_SET))}
 	set := w.ruleset.set(name)

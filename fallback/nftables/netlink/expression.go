@@ -16,8 +16,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// register returns the number of the 32-bit register at an index. Where four of them are one 128-bit register, its number is used,
-// as the kernel reports it.
+// register returns the number of the 32-bit register at an index. Where four of them are one 128-bit
+// register, its number is used, as the kernel reports it.
 func register(i uint32) uint32 {
 	if i%4 == 0 {
 		return unix.NFT_REG_1 + i/4
@@ -241,8 +241,8 @@ const (
 	ctReply    = 1 // IP_CT_DIR_REPLY
 )
 
-// originalField loads a value of a connection's first packet. expr.Ct has no direction with some keys, and one of the wrong size
-// with the others.
+// originalField loads a value of a connection's first packet. expr.Ct has no direction with some keys, and
+// one of the wrong size with the others.
 type originalField struct {
 	expr.Any // never called
 	key      uint32

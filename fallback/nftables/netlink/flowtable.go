@@ -26,7 +26,8 @@ func (b *Batch) AddFlowtable(devices ...string) {
 	b.flowtable(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE, devices)
 }
 
-// DeleteFlowtable deletes devices from the flowtable; without any, the flowtable, which no rule may use any more.
+// DeleteFlowtable deletes devices from the flowtable; without any, the flowtable, which no rule may use any
+// more.
 func (b *Batch) DeleteFlowtable(devices ...string) {
 	b.flowtable(unix.NFT_MSG_DELFLOWTABLE, 0, devices)
 }
@@ -51,7 +52,8 @@ func (b *Batch) flowtable(kind, flags uint16, devices []string) {
 	})
 }
 
-// Devices returns the devices in the flowtable of nkp's table, in no order; has is false if there is no flowtable.
+// Devices returns the devices in the flowtable of nkp's table, in no order; has is false if there is no
+// flowtable.
 func (c *Conn) Devices(f k8s.Family) (devices []string, has bool, err error) {
 	err = c.objects(unix.NFT_MSG_GETFLOWTABLE, family(f), func(m *message) { m.text(tableName, rules.TableName) },
 		func() { devices, has = nil, false }, func(b []byte, note func(...[]byte)) {

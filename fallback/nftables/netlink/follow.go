@@ -18,15 +18,15 @@ import (
 // followTries bounds how often a packet is followed when other programs, or nkp, change the tables meanwhile.
 const followTries = 10
 
-// maxEvaluations bounds the rules that are evaluated for one packet, each once for every random number. A Service with 65,536 endpoints
-// takes 2 million.
+// maxEvaluations bounds the rules that are evaluated for one packet, each once for every random number. A
+// Service with 65,536 endpoints takes 2 million.
 const maxEvaluations = 4 << 20
 
 var errTooMany = fmt.Errorf("it may go more than %d ways", maxEvaluations)
 
-// Follow returns the ways that a packet may go through the tables of all owners, and its steps. It evaluates the installed rules; no
-// packet is sent. Sets and elements are read one by one, so that it takes memory for those only that the packet meets. The error is
-// errors.ErrUnsupported where the kernel has no nf_tables.
+// Follow returns the ways that a packet may go through the tables of all owners, and its steps. It evaluates
+// the installed rules; no packet is sent. Sets and elements are read one by one, so that it takes memory for
+// those only that the packet meets. The error is errors.ErrUnsupported where the kernel has no nf_tables.
 func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways []rules.Way, steps []string, err error) {
 	for range followTries {
 		before, err := c.generation()
@@ -295,8 +295,8 @@ const (
 
 var protocols = map[k8s.Protocol]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// OfDevice returns the base chains that see a device's packets, in the families netdev and inet (hook ingress): Follow does not
-// pass them.
+// OfDevice returns the base chains that see a device's packets, in the families netdev and inet (hook
+// ingress): Follow does not pass them.
 func (c *Conn) OfDevice(device string) (chains []string, err error) {
 	for _, fam := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET} {
 		var list []string
@@ -314,7 +314,8 @@ func (c *Conn) OfDevice(device string) (chains []string, err error) {
 	return chains, err
 }
 
-// hookDevices returns the devices that a base chain is bound to; none: it sees the packets of all, or is no base chain.
+// hookDevices returns the devices that a base chain is bound to; none: it sees the packets of all, or is no
+// base chain.
 func hookDevices(hook []byte) (devices []string) {
 	const several = 4 // NFTA_HOOK_DEVS
 	if d := attribute(hook, unix.NFTA_HOOK_DEV); d != nil {

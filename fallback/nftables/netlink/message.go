@@ -64,8 +64,8 @@ func (m *message) text(kind uint16, s string) { m.attr(kind, append([]byte(s), 0
 
 func (m *message) number(kind uint16, n uint32) { m.attr(kind, binary.BigEndian.AppendUint32(nil, n)) }
 
-// tableName is the attribute of the table's name, the same in all kinds of messages about what is in a table (NFTA_TABLE_NAME and
-// others).
+// tableName is the attribute of the table's name, the same in all kinds of messages about what is in a table
+// (NFTA_TABLE_NAME and others).
 const tableName = unix.NFTA_TABLE_NAME
 
 // object adds the names of a table and of an object in it; kind is the attribute of the latter.

@@ -14,8 +14,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Probe returns a *LacksError for the first of the features that the kernel lacks, for a family. Other errors say nothing about the
-// features. It changes nothing.
+// Probe returns a *LacksError for the first of the features that the kernel lacks, for a family. Other errors
+// say nothing about the features. It changes nothing.
 func (c *Conn) Probe(f k8s.Family, features []rules.Feature) error {
 	b := NewBatch(f)
 	b.table = rules.TableName + "-probe"

@@ -17,15 +17,18 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ErrInterrupted is returned when other programs changed the tables during each of several dumps, and no two dumps were equal.
+// ErrInterrupted is returned when other programs changed the tables during each of several dumps, and no two
+// dumps were equal.
 var ErrInterrupted = errors.New("nf_tables: other programs keep changing the tables while they are read")
 
-// readTries bounds the dumps of one kind of objects. Each change of any table in the network namespace interrupts a dump.
+// readTries bounds the dumps of one kind of objects. Each change of any table in the network namespace
+// interrupts a dump.
 const readTries = 20
 
-// objects dumps the objects of a kind. It calls f for each message, with what follows the netfilter header. f notes what identifies each
-// object. If a dump was interrupted, objects calls retry and dumps again, until a dump was not, or two in a row have the same objects.
-// The kernel does not mark interrupted dumps of elements (NLM_F_DUMP_INTR), so that the generation of the tables is compared.
+// objects dumps the objects of a kind. It calls f for each message, with what follows the netfilter header. f
+// notes what identifies each object. If a dump was interrupted, objects calls retry and dumps again, until a
+// dump was not, or two in a row have the same objects. The kernel does not mark interrupted dumps of elements
+// (NLM_F_DUMP_INTR), so that the generation of the tables is compared.
 func (c *Conn) objects(kind uint16, fam byte, fill func(*message), retry func(), f func(b []byte, note func(id ...[]byte))) error {
 	var sum, last uint64
 	var h maphash.Hash
@@ -96,7 +99,8 @@ func (c *Conn) ask(kind, flags uint16, fam byte, fill func(*message)) error {
 	return c.send(m.b)
 }
 
-// answered waits for a part of the answers to the last request, and calls f for each of them until it returns true.
+// answered waits for a part of the answers to the last request, and calls f for each of them until it returns
+// true.
 func (c *Conn) answered(f func(header) bool) (done bool, err error) {
 	n, err := c.receive(0)
 	if errors.Is(err, unix.EAGAIN) {
@@ -236,17 +240,17 @@ func (c *Conn) ReadElements(t *Table) error {
 	return nil
 }
 
-// ListElements asks for the elements of a set in rules.Sets, which NextElements then returns in parts. Between two parts other
-// sockets may change the set: the kernel lists an element that is there all the time at most once more, or not at all, if others
-// come or go before it in its order.
+// ListElements asks for the elements of a set in rules.Sets, which NextElements then returns in parts.
+// Between two parts other sockets may change the set: the kernel lists an element that is there all the time
+// at most once more, or not at all, if others come or go before it in its order.
 func (c *Conn) ListElements(f k8s.Family, id rules.SetID) error {
 	return c.ask(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, family(f), func(m *message) {
 		m.object(rules.TableName, unix.NFTA_SET_ELEM_LIST_SET, rules.Sets[id].Name)
 	})
 }
 
-// NextElements calls each for the elements in the kernel's next message (32 KiB at most: net/netlink/af_netlink.c,
-// netlink_dump), and reports whether it was the last.
+// NextElements calls each for the elements in the kernel's next message (32 KiB at most:
+// net/netlink/af_netlink.c, netlink_dump), and reports whether it was the last.
 func (c *Conn) NextElements(id rules.SetID, each func(rules.Ref, rules.Value)) (done bool, err error) {
 	done, err = c.answered(func(h header) bool {
 		if h.kind == unix.NLMSG_DONE {
@@ -284,7 +288,8 @@ func (c *Conn) Counters(f k8s.Family, id rules.SetID) (map[rules.Ref]Count, erro
 	return counts, err
 }
 
-// countOf returns what the element with these attributes has counted, without its Value; ok is false if it does not count.
+// countOf returns what the element with these attributes has counted, without its Value; ok is false if it
+// does not count.
 func countOf(b []byte) (n Count, ok bool) {
 	counter := attribute(attribute(b, setElemExpressions), unix.NFTA_LIST_ELEM) // several expressions
 	if counter == nil {
@@ -299,7 +304,8 @@ func countOf(b []byte) (n Count, ok bool) {
 	return n, true
 }
 
-// Counted returns the packets that the rules with counters of a chain have counted, in the order of the rules.
+// Counted returns the packets that the rules with counters of a chain have counted, in the order of the
+// rules.
 func (t *Table) Counted(chain string) (packets []uint64) {
 	for _, r := range t.chains[chain].rules {
 		for _, e := range attributes(r) {

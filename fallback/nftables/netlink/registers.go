@@ -17,7 +17,8 @@ type registers struct {
 	device int
 }
 
-// offset returns where a register begins: the first four have 16 bytes, and the same memory has numbers for each 4 bytes.
+// offset returns where a register begins: the first four have 16 bytes, and the same memory has numbers for
+// each 4 bytes.
 func offset(register uint32) int {
 	if register >= unix.NFT_REG32_00 {
 		return int(register-unix.NFT_REG32_00) * 4 % 64
@@ -33,7 +34,8 @@ func bits(at, n int) uint64 {
 	return (1<<n - 1) << at
 }
 
-// load puts a value into a register. known has a bit for each of its bytes. The kernel fills up to 4 bytes with zeros.
+// load puts a value into a register. known has a bit for each of its bytes. The kernel fills up to 4 bytes
+// with zeros.
 func (g *registers) load(register uint32, value []byte, known uint64) {
 	at := offset(register)
 	n := min((len(value)+3)&^3, len(g.b)-at)
@@ -102,7 +104,8 @@ func (g *registers) order(register uint32, value []byte) (order int, ok bool) {
 	return bytes.Compare(b, value), ok
 }
 
-// otherDevice reports whether a device's name in a comparison is one that the unknown device is known not to have.
+// otherDevice reports whether a device's name in a comparison is one that the unknown device is known not to
+// have.
 func (w *follower) otherDevice(value []byte) bool {
 	name := strings.TrimRight(string(value), "\x00")
 	whole := len(name) < len(value)

@@ -15,7 +15,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ruleset reads the tables of all owners, each chain, set and element when a packet comes to it. After an error, everything is empty.
+// ruleset reads the tables of all owners, each chain, set and element when a packet comes to it. After an
+// error, everything is empty.
 type ruleset struct {
 	ctx      context.Context
 	conn     *Conn
@@ -152,7 +153,8 @@ func (s *ruleset) set(o object) set {
 	return found
 }
 
-// element returns the element that a key matches, also in a range or as the default (*); nil if there is none.
+// element returns the element that a key matches, also in a range or as the default (*); nil if there is
+// none.
 func (s *ruleset) element(o object, key string) []byte {
 	id := elementID{o, key}
 	found, ok := s.elements[id]

@@ -14,15 +14,16 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Group joins the sockets of one network namespace that program the tables with those that receive notifications. While much is
-// programmed it silences the latter, because the kernel builds a notification for each element, in the commit, if there is a receiver of any
-// family. The zero Group has no sockets. Its methods may be called from any goroutine.
+// Group joins the sockets of one network namespace that program the tables with those that receive
+// notifications. While much is programmed it silences the latter, because the kernel builds a notification
+// for each element, in the commit, if there is a receiver of any family. The zero Group has no sockets. Its
+// methods may be called from any goroutine.
 type Group struct {
 	mu      sync.Mutex // also held during each commit
 	watches map[*Watch]bool
 	silent  int // calls of Silence without Listen
-	// generation is that of the tables after the Group's last commit since the watches are silent; changed is set if another program has
-	// committed meanwhile.
+	// generation is that of the tables after the Group's last commit since the watches are silent; changed is
+	// set if another program has committed meanwhile.
 	generation uint32
 	changed    bool
 }
@@ -36,8 +37,8 @@ func (g *Group) Open() (*Conn, error) {
 	return c, err
 }
 
-// commit commits a Batch. While the watches are silent, it looks for commits of other programs: each makes one generation of the tables. One
-// without effect makes none, so that the Group's own are not just counted.
+// commit commits a Batch. While the watches are silent, it looks for commits of other programs: each makes
+// one generation of the tables. One without effect makes none, so that the Group's own are not just counted.
 func (g *Group) commit(c *Conn, b *Batch) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,7 +62,8 @@ func (g *Group) commit(c *Conn, b *Batch) error {
 	return err
 }
 
-// Silence keeps the watches from receiving, until Listen was called as often. c is used for a question to the kernel.
+// Silence keeps the watches from receiving, until Listen was called as often. c is used for a question to the
+// kernel.
 func (g *Group) Silence(c *Conn) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,8 +83,8 @@ func (g *Group) Silence(c *Conn) error {
 	return nil
 }
 
-// Listen ends one Silence. After the last, all watches receive. If another program has changed a table meanwhile, they report a change,
-// because it may have been nkp's; also if c, of which that is asked, is nil.
+// Listen ends one Silence. After the last, all watches receive. If another program has changed a table
+// meanwhile, they report a change, because it may have been nkp's; also if c, of which that is asked, is nil.
 func (g *Group) Listen(c *Conn) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,7 +114,8 @@ func (g *Group) listen() (err error) {
 	return err
 }
 
-// Watch reports that another program changed nkp's table, by the kernel's notifications. Make it with Group.Watch.
+// Watch reports that another program changed nkp's table, by the kernel's notifications. Make it with
+// Group.Watch.
 type Watch struct {
 	// Changed has a token once the table was changed, or may have been because notifications were lost.
 	Changed chan struct{}
@@ -126,7 +129,8 @@ type Watch struct {
 	once   sync.Once
 }
 
-// Watch returns a Watch that ignores the changes of the Conn with port own. It receives nothing before the next Listen.
+// Watch returns a Watch that ignores the changes of the Conn with port own. It receives nothing before the
+// next Listen.
 func (g *Group) Watch(f k8s.Family, own uint32) (*Watch, error) {
 	fd, _, err := open(0)
 	if err == nil {

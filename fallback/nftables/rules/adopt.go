@@ -72,7 +72,8 @@ func Reason(v Value) (why k8s.DropReason, ok bool) {
 	return why, ok
 }
 
-// StaleClients returns the keys among clients, each with its endpoint, whose endpoint is not among the slots any more.
+// StaleClients returns the keys among clients, each with its endpoint, whose endpoint is not among the slots
+// any more.
 func (s Slots) StaleClients(clients map[string]string) (keys []string) {
 	valid := make(map[netip.AddrPort]bool, len(s))
 	for _, e := range s {

@@ -7,13 +7,14 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// clients returns the name of the map that remembers the endpoints of a Service port's clients. It has what cannot be changed about a
-// map, so that another timeout makes it another map.
+// clients returns the name of the map that remembers the endpoints of a Service port's clients. It has what
+// cannot be changed about a map, so that another timeout makes it another map.
 func (b *builder) clients(of k8s.Set) string {
 	return fmt.Sprintf("clients%s-%s-%d-%d", suffix(of), b.hash, b.AffinitySeconds, b.AffinityLimit)
 }
 
-// affinity adds the map of clients for a set of endpoints, and the chain that finds a client's endpoint in it. It returns the chain's name.
+// affinity adds the map of clients for a set of endpoints, and the chain that finds a client's endpoint in
+// it. It returns the chain's name.
 func (b *builder) affinity(of k8s.Set) string {
 	name := "affinity" + suffix(of) + "-" + b.hash
 	if b.has(name) {

@@ -2,7 +2,8 @@ package rules
 
 import "github.com/nkp-proxy/nkp/k8s"
 
-// Cost returns how many elements, chains and maps a Service port takes at most, without those that a packet adds.
+// Cost returns how many elements, chains and maps a Service port takes at most, without those that a packet
+// adds.
 func Cost(z *k8s.Size) int {
 	outside := z.Frontends + z.Firewalled
 	if z.Endpoints == 0 {

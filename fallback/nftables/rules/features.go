@@ -2,8 +2,8 @@ package rules
 
 import "github.com/nkp-proxy/nkp/k8s"
 
-// Feature is a part of nf_tables that the table needs, with the sets and chains by which a kernel shows that it has it. They need nothing
-// of other Features.
+// Feature is a part of nf_tables that the table needs, with the sets and chains by which a kernel shows that
+// it has it. They need nothing of other Features.
 type Feature struct {
 	Name   string
 	Since  string // the release of Linux that has it

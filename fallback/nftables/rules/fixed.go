@@ -22,7 +22,8 @@ type Hook struct {
 	Priority int
 }
 
-// The priorities of base chains. Those of type nat are the kernel's for translation (NF_IP_PRI_NAT_DST and _SRC), as iptables has.
+// The priorities of base chains. Those of type nat are the kernel's for translation (NF_IP_PRI_NAT_DST and
+// _SRC), as iptables has.
 const (
 	priorityDNAT     = -100
 	priorityRemember = priorityDNAT + 5 // after the translation, which ends a chain of type nat
@@ -33,7 +34,8 @@ const (
 
 // The chains that count packets which belong to no Service port, by rules with counters.
 const (
-	// CountsUnserved counts packets to unserved ports of ClusterIPs by its first counter, and packets to unallocated ones by the others.
+	// CountsUnserved counts packets to unserved ports of ClusterIPs by its first counter, and packets to
+	// unallocated ones by the others.
 	CountsUnserved = "refuse-forwarded"
 	// CountsInvalid counts packets in conntrack state INVALID.
 	CountsInvalid = "filter-forward"
@@ -102,7 +104,8 @@ func (c *Compiler) Fixed() Fixed {
 	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
 
 	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
-	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards packets to these.
+	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards
+	// packets to these.
 	unlisted := Prefix{Field: OriginalDaddr, Prefix: serving.Loopback4}
 	if c.Family == k8s.IPv6 {
 		unlisted.Prefix = linkLocal6
@@ -145,11 +148,12 @@ func (c *Compiler) Fixed() Fixed {
 	return f
 }
 
-// countChains are the chains that count packets of translated connections in both directions, with the sets that have the counters.
+// countChains are the chains that count packets of translated connections in both directions, with the sets
+// that have the counters.
 var countChains = map[string][2]SetID{"count-in": {TrafficIn, NodePortTrafficIn}, "count-out": {TrafficOut, NodePortTrafficOut}}
 
-// count returns the rules that have packets of translated connections counted, for the base chains behind the translation. What the node
-// sends to itself is counted in hook output alone.
+// count returns the rules that have packets of translated connections counted, for the base chains behind the
+// translation. What the node sends to itself is counted in hook output alone.
 func (c *Compiler) count(prerouting bool) (list []Rule) {
 	for _, answer := range []bool{false, true} {
 		var r Rule
@@ -163,8 +167,9 @@ func (c *Compiler) count(prerouting bool) (list []Rule) {
 	return list
 }
 
-// external returns the rules of a chain for frontends other than ClusterIPs whose policy is about a set of endpoints: one for each kind of
-// client with a route of its own, and the last for all others. to returns what a rule does; nil: there is no such rule.
+// external returns the rules of a chain for frontends other than ClusterIPs whose policy is about a set of
+// endpoints: one for each kind of client with a route of its own, and the last for all others. to returns
+// what a rule does; nil: there is no such rule.
 func (c *Compiler) external(set k8s.Set, to func(r k8s.Route, last bool) Rule) (list []Rule) {
 	route := func(from k8s.ClientKind) k8s.Route { return c.Router.Route(k8s.NodePort, set, c.Family, from) }
 	add := func(r k8s.Route, last bool, match ...Statement) {
@@ -211,8 +216,8 @@ func (c *Compiler) unserved() (list []Rule) {
 	return list
 }
 
-// masquerade returns the rules that masquerade a packet. They clear the mark, so that a packet which passes again (in a tunnel) is
-// not masqueraded twice.
+// masquerade returns the rules that masquerade a packet. They clear the mark, so that a packet which passes
+// again (in a tunnel) is not masqueraded twice.
 func (c *Compiler) masquerade() (list []Rule) {
 	list = append(list, Rule{SetMark{Bit: c.MasqueradeBit}})
 	if c.MasqueradeMax != 0 {
@@ -223,7 +228,8 @@ func (c *Compiler) masquerade() (list []Rule) {
 	return append(list, Rule{Masquerade{}})
 }
 
-// bases adds the base chains. In hooks output and postrouting, packets have no input device by which to tell pods of a bridge.
+// bases adds the base chains. In hooks output and postrouting, packets have no input device by which to tell
+// pods of a bridge.
 func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	isNew := State{New}
 	base("postrouting", Hook{"nat", "postrouting", prioritySNAT},
@@ -248,7 +254,8 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	base("filter-input", Hook{"filter", "input", priorityFilter}, served(isNew, Jump{"refuse"}))
 	forward := []Rule{served(isNew, Jump{CountsUnserved})}
 	if !c.KeepInvalid {
-		// The kernel does not translate back an answer in state INVALID: the client would reset its connection.
+		// The kernel does not translate back an answer in state INVALID: the client would reset its
+		// connection.
 		forward = append(forward, served(State{Invalid}, Counter{}, Drop{}))
 	}
 	base(CountsInvalid, Hook{"filter", "forward", priorityFilter}, forward...)

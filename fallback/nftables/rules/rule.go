@@ -67,9 +67,9 @@ type (
 		Key []Field
 		Map string
 	}
-	// DNAT translates the destination to what a map has for the fields and a random number from Offset to Offset+Modulus-1; without
-	// Modulus, for the fields alone. Where the map has nothing, the next rule follows. At, if it is valid, takes the place of the first
-	// field, Daddr.
+	// DNAT translates the destination to what a map has for the fields and a random number from Offset to
+	// Offset+Modulus-1; without Modulus, for the fields alone. Where the map has nothing, the next rule
+	// follows. At, if it is valid, takes the place of the first field, Daddr.
 	DNAT struct {
 		Key             []Field
 		At              netip.Addr
@@ -83,7 +83,8 @@ type (
 		Bit int
 		On  bool
 	}
-	// Masquerade translates the source to the node's address, at a port from Min to Max; 0 and 0: at any, chosen at random.
+	// Masquerade translates the source to the node's address, at a port from Min to Max; 0 and 0: at any,
+	// chosen at random.
 	Masquerade struct{ Min, Max uint16 }
 	// Goto continues in a chain and does not return.
 	Goto struct{ Chain string }
@@ -93,7 +94,8 @@ type (
 	Counter struct{}
 	// Return ends the chain.
 	Return struct{}
-	// FlowAdd puts the connection into a flowtable; packets of a protocol other than TCP and UDP, or with FIN or RST, are left alone.
+	// FlowAdd puts the connection into a flowtable; packets of a protocol other than TCP and UDP, or with FIN
+	// or RST, are left alone.
 	FlowAdd struct{ Flowtable string }
 	// Drop drops the packet.
 	Drop struct{}

@@ -19,7 +19,8 @@ type Ruleset struct {
 	Elements Elements
 }
 
-// Ruleset returns the desired state for a model's Services. prev returns the slots that a Service port has had; nil: none.
+// Ruleset returns the desired state for a model's Services. prev returns the slots that a Service port has
+// had; nil: none.
 func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset {
 	fixed := c.Fixed()
 	r := &Ruleset{Family: c.Family, Devices: c.Devices(), Elements: Elements{}}
@@ -54,9 +55,9 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 	return r
 }
 
-// affinityNote precedes a table with session affinity of IPv6 Services. nft 1.0.6 allots four registers to the data that a rule adds to a map,
-// and these need five: "assertion `dreg < ctx->reg_low' failed". No other text means the same: the data of a map that leads to dnat begin
-// with the address.
+// affinityNote precedes a table with session affinity of IPv6 Services. nft 1.0.6 allots four registers to
+// the data that a rule adds to a map, and these need five: "assertion `dreg < ctx->reg_low' failed". No other
+// text means the same: the data of a map that leads to dnat begin with the address.
 const affinityNote = "# nft 1.0.6 ends with a failed assertion here (IPv6 session affinity); nft's sources are mended since 2024. nkp does not need nft.\n"
 
 // String returns the table as input for nft -f. It replaces what there is of nkp's, at once.
@@ -127,7 +128,8 @@ func (s *Set) write(b *strings.Builder, f k8s.Family, elements []string) {
 	b.WriteString("\t}\n")
 }
 
-// typeText returns the types of key and data in nft's syntax. nft has a name for a random number's type only in typeof.
+// typeText returns the types of key and data in nft's syntax. nft has a name for a random number's type only
+// in typeof.
 func (s *Set) typeText(f k8s.Family) string {
 	word, names := "type ", typeNames
 	if slices.Contains(s.Key, Number) {

@@ -17,12 +17,14 @@ type Config struct {
 
 // Settings are those that iptables does not have.
 type Settings struct {
-	// AffinityLimit bounds the clients of each Service port that session affinity remembers; 0: DefaultAffinityLimit.
+	// AffinityLimit bounds the clients of each Service port that session affinity remembers; 0:
+	// DefaultAffinityLimit.
 	AffinityLimit int
 	// CountTraffic counts packets and bytes of each Service port.
 	CountTraffic bool
-	// FlowtableDevices are patterns of the devices (CheckDevices) whose packets of established connections through Services take the
-	// fast path; empty: there is none. Not with CountTraffic, which would not count them.
+	// FlowtableDevices are patterns of the devices (CheckDevices) whose packets of established connections
+	// through Services take the fast path; empty: there is none. Not with CountTraffic, which would not count
+	// them.
 	FlowtableDevices []string
 }
 
@@ -36,8 +38,8 @@ const (
 	sourceRange     = "source-range"
 )
 
-// Compiler turns Service ports of one family into elements and chains. It is immutable: make a new one when the node or the
-// configuration changes.
+// Compiler turns Service ports of one family into elements and chains. It is immutable: make a new one when
+// the node or the configuration changes.
 type Compiler struct {
 	Config
 	serving.Node
@@ -55,8 +57,8 @@ func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 	return r
 }
 
-// detector returns statements each of which matches traffic of the node's pods, and a match for all other traffic; nil if it cannot be
-// recognized.
+// detector returns statements each of which matches traffic of the node's pods, and a match for all other
+// traffic; nil if it cannot be recognized.
 func detector(d k8s.Detector, f k8s.Family) (pods []Statement, others Rule) {
 	switch {
 	case d.Bridge != "":
@@ -83,7 +85,8 @@ type Service struct {
 	Own    Own
 }
 
-// Own are the maps and chains of one Service port: those of session affinity, and the chains by which its addresses share slots.
+// Own are the maps and chains of one Service port: those of session affinity, and the chains by which its
+// addresses share slots.
 type Own struct {
 	Sets   []ClientMap
 	Chains []Chain
@@ -118,7 +121,8 @@ type builder struct {
 	out   Service
 }
 
-// Service returns what a Service port needs. Frontends that are not served (k8s.Router) are left out. slots are AssignPorts' for it.
+// Service returns what a Service port needs. Frontends that are not served (k8s.Router) are left out. slots
+// are AssignPorts' for it.
 func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 	b := &builder{Compiler: c, ServicePort: p, slots: slots, proto: protocols[p.Name.Protocol], hash: serving.PortHash(p.Name), names: map[string]bool{}}
 	b.first = b.sharedSlots()
@@ -266,8 +270,8 @@ func (b *builder) sourceRanges(f *k8s.Frontend, a at) {
 	}
 }
 
-// hairpins adds the addresses of all endpoints. A connection whose endpoint is its own client is masqueraded, or the endpoint would
-// answer itself.
+// hairpins adds the addresses of all endpoints. A connection whose endpoint is its own client is masqueraded,
+// or the endpoint would answer itself.
 func (b *builder) hairpins() {
 	if len(b.out.Chains)+len(b.out.Own.Chains) == 0 {
 		return // none of its frontends is served

@@ -10,11 +10,12 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Slots number the endpoints of a list: endpoint i is at index i. A list of n endpoints has the slots 0 to n-1.
+// Slots number the endpoints of a list: endpoint i is at index i. A list of n endpoints has the slots 0 to
+// n-1.
 type Slots []netip.AddrPort
 
-// Assign returns the slots of a list, such that few differ from prev: endpoints keep their slots where that is possible. Where one is
-// gone, a new one takes its place, or else the last.
+// Assign returns the slots of a list, such that few differ from prev: endpoints keep their slots where that
+// is possible. Where one is gone, a new one takes its place, or else the last.
 func Assign(prev Slots, list []k8s.Endpoint) Slots {
 	list = list[:min(len(list), MaxEndpoints)]
 	wanted := make(map[netip.AddrPort]bool, len(list))
@@ -49,14 +50,15 @@ func Assign(prev Slots, list []k8s.Endpoint) Slots {
 	return slots
 }
 
-// MaxEndpoints is the number of endpoints of a Service port that are served; more are left out. Kubernetes does not support as many.
+// MaxEndpoints is the number of endpoints of a Service port that are served; more are left out. Kubernetes
+// does not support as many.
 const MaxEndpoints = 1 << 16
 
 // slotOffset is where the slots of a set begin: both sets of a Service port are in one map.
 func slotOffset(of k8s.Set) uint32 { return uint32(of) << 20 }
 
-// tries is how often a chain draws a random slot before it settles for one of the lower half, all of which are in use. Less than
-// half of the slots are free, so that less than one connection in 1,000 gets there.
+// tries is how often a chain draws a random slot before it settles for one of the lower half, all of which
+// are in use. Less than half of the slots are free, so that less than one connection in 1,000 gets there.
 const tries = 10
 
 // spread is how endpoints are picked: a chain of the name picks one of up to size slots.
@@ -93,7 +95,8 @@ func (s spread) name() string {
 
 func (s spread) chain() Chain { return Chain{Name: s.name(), Rules: s.draws(netip.Addr{})} }
 
-// draws returns the rules that pick one of the slots of the packet's frontend, or of the frontend at an address.
+// draws returns the rules that pick one of the slots of the packet's frontend, or of the frontend at an
+// address.
 func (s spread) draws(at netip.Addr) (list []Rule) {
 	draw := func(size int) {
 		list = append(list, Rule{DNAT{

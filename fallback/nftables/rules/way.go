@@ -6,14 +6,15 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Packet is the first packet of a connection, as it comes to the node or as one of the node's processes sends it; or an answer to it.
+// Packet is the first packet of a connection, as it comes to the node or as one of the node's processes sends
+// it; or an answer to it.
 type Packet struct {
 	Protocol k8s.Protocol
 	From, To netip.AddrPort
 	FromNode bool
 	Reply    *Reply // what it answers; nil: it is the first packet
-	// Device is the device by which it comes in, or with a * at the end the beginning of its name. "" is one that is none of NotDevices,
-	// which may end in * too.
+	// Device is the device by which it comes in, or with a * at the end the beginning of its name. "" is one
+	// that is none of NotDevices, which may end in * too.
 	Device     string
 	NotDevices []string
 	Local      []netip.Addr // the node's addresses, except loopback ones
@@ -55,6 +56,7 @@ type Way struct {
 	Endpoint   netip.AddrPort // the translated destination; not valid: it is not translated
 	Masquerade bool
 	At         string // the table and chain where it ends; "": it is accepted
-	// Doubt is set if the packet goes this way or another by something that nkp does not know. Without it, chance decides.
+	// Doubt is set if the packet goes this way or another by something that nkp does not know. Without it,
+	// chance decides.
 	Doubt bool
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// listenAddrs returns the addresses to listen on in one family: the unspecified one, unless NodePorts are restricted. None: no
-// address of the node is inside the restriction.
+// listenAddrs returns the addresses to listen on in one family: the unspecified one, unless NodePorts are
+// restricted. None: no address of the node is inside the restriction.
 func listenAddrs(f k8s.Family, node *k8s.Node, opts *ServicesOptions) []netip.Addr {
 	if addrs, restricted := node.NodePortAddrs(f, opts.NodePortPrimary, opts.NodePortAddresses); restricted {
 		return addrs

@@ -16,8 +16,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// The pause before nkp retries to listen on a port. It doubles from the first to the last. When nkp itself closes a port, it
-// retries all others at once.
+// The pause before nkp retries to listen on a port. It doubles from the first to the last. When nkp itself
+// closes a port, it retries all others at once.
 const (
 	retryFirst = time.Second
 	retryLast  = 30 * time.Second
@@ -58,8 +58,8 @@ func (s *Services) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile opens and closes ports so that the open ones are the wanted ones, as far as possible now. The channel fires when
-// to retry; nil: no port failed.
+// reconcile opens and closes ports so that the open ones are the wanted ones, as far as possible now. The
+// channel fires when to retry; nil: no port failed.
 func (l *listeners) reconcile(ctx context.Context, want map[listenKey]struct{}) <-chan time.Time {
 	freed := false
 	for k, o := range l.open {

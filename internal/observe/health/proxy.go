@@ -10,32 +10,38 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// limits of /healthz and /livez, and of all health check node ports together. An answer is a few hundred bytes.
+// limits of /healthz and /livez, and of all health check node ports together. An answer is a few hundred
+// bytes.
 var limits = httpguard.Limits{Conns: 512, Serving: 512, Answer: 10 * time.Second}
 
 // ProxyOptions are the settings of Proxy.
 type ProxyOptions struct {
-	// Addr is the address to listen on, 0.0.0.0:10256 in kube-proxy. "": Run does not listen. Port 0: any that is free.
+	// Addr is the address to listen on, 0.0.0.0:10256 in kube-proxy. "": Run does not listen. Port 0: any
+	// that is free.
 	Addr string
-	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
+	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it
+	// tries again.
 	HardFail bool
-	// Timeout is how long changes may wait until they are programmed: in kube-proxy, twice the sync period (by default
-	// 30 s). 0: a minute.
+	// Timeout is how long changes may wait until they are programmed: in kube-proxy, twice the sync period
+	// (by default 30 s). 0: a minute.
 	Timeout time.Duration
-	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must not wait.
+	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must
+	// not wait.
 	Stuck func() []dataplane.State
 	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
-	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: they are not counted.
+	// OnResponse counts answers by path, /healthz or /livez, and status code, on any goroutine. nil: they are
+	// not counted.
 	OnResponse func(path string, code int)
 	Log        *slog.Logger
 }
 
-// Proxy tracks whether nkp programs changes in time and whether its loops make progress, and serves that as /healthz and
-// /livez. Make it with NewProxy; all methods may be called from any goroutine, Run once.
+// Proxy tracks whether nkp programs changes in time and whether its loops make progress, and serves that as
+// /healthz and /livez. Make it with NewProxy; all methods may be called from any goroutine, Run once.
 //
-// It differs from kube-proxy's in two points. Changes that are pending since the start, because not even the first
-// programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a stuck loop, even if no change is pending.
+// It differs from kube-proxy's in two points. Changes that are pending since the start, because not even the
+// first programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a stuck loop, even
+// if no change is pending.
 type Proxy struct {
 	httpguard.Listener
 	opts ProxyOptions
@@ -118,15 +124,15 @@ func (p *Proxy) SetNode(node k8s.Node) {
 	}
 }
 
-// Healthy reports whether no change in any family has been pending for Timeout or longer, no loop is stuck, and packets do not go
-// past what is programmed. It ignores the node.
+// Healthy reports whether no change in any family has been pending for Timeout or longer, no loop is stuck,
+// and packets do not go past what is programmed. It ignores the node.
 func (p *Proxy) Healthy() bool {
 	_, healthy := p.state(p.opts.Clock())
 	return healthy && len(p.opts.Stuck()) == 0 && !p.isBypassed()
 }
 
-// SetBypassed sets whether packets go past everything that is programmed. It makes /healthz and Healthy unhealthy and leaves /livez
-// alone, because a restart of nkp does not help.
+// SetBypassed sets whether packets go past everything that is programmed. It makes /healthz and Healthy
+// unhealthy and leaves /livez alone, because a restart of nkp does not help.
 func (p *Proxy) SetBypassed(bypassed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +145,8 @@ func (p *Proxy) isBypassed() bool {
 	return p.bypassed
 }
 
-// InStep reports whether every family is programmed without pending changes, and there is at least one. It ignores the loops.
+// InStep reports whether every family is programmed without pending changes, and there is at least one. It
+// ignores the loops.
 func (p *Proxy) InStep() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +158,8 @@ func (p *Proxy) InStep() bool {
 	return len(p.families) > 0
 }
 
-// NodeEligible reports whether the node may get new traffic: it is known, not being deleted, and the cluster autoscaler
-// has not marked it.
+// NodeEligible reports whether the node may get new traffic: it is known, not being deleted, and the cluster
+// autoscaler has not marked it.
 func (p *Proxy) NodeEligible() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

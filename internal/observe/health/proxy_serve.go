@@ -8,7 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
-// report is the body of /healthz and /livez, in the order in which kube-proxy writes it. kube-proxy has no Stuck.
+// report is the body of /healthz and /livez, in the order in which kube-proxy writes it. kube-proxy has no
+// Stuck.
 type report struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`

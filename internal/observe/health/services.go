@@ -14,24 +14,26 @@ import (
 
 // ServicesOptions are the settings of Services.
 type ServicesOptions struct {
-	// NodePortAddresses restricts the addresses that are listened on, per family, as k8s.Options has it: to those of
-	// the node inside these prefixes. NodePortPrimary adds the first of the node's IPs of each family.
+	// NodePortAddresses restricts the addresses that are listened on, per family, as k8s.Options has it: to
+	// those of the node inside these prefixes. NodePortPrimary adds the first of the node's IPs of each
+	// family.
 	NodePortAddresses []netip.Prefix
 	NodePortPrimary   bool
 
-	// Healthy reports whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any goroutine.
+	// Healthy reports whether nkp itself is healthy (Proxy.Healthy). It is called for every request, on any
+	// goroutine.
 	Healthy func() bool
-	// OnFailure, if not nil, is called, once for each distinct error, when a Service's health check cannot listen: kube-proxy
-	// writes the Event FailedToStartServiceHealthcheck then.
+	// OnFailure, if not nil, is called, once for each distinct error, when a Service's health check cannot
+	// listen: kube-proxy writes the Event FailedToStartServiceHealthcheck then.
 	OnFailure func(name k8s.ServiceName, at netip.AddrPort, err error)
 	Log       *slog.Logger
 
 	retry time.Duration // before the second attempt to listen; retryFirst but in tests
 }
 
-// Services serves the health check node ports: each family and port has a listener of its own at every address that
-// NodePorts are served at. Make it with NewServices and start Run once; Update and Failures may be called before, after
-// and meanwhile, from any goroutine.
+// Services serves the health check node ports: each family and port has a listener of its own at every
+// address that NodePorts are served at. Make it with NewServices and start Run once; Update and Failures may
+// be called before, after and meanwhile, from any goroutine.
 type Services struct {
 	opts  ServicesOptions
 	guard *httpguard.Guard
@@ -56,8 +58,8 @@ func NewServices(opts ServicesOptions) *Services {
 	}
 }
 
-// Update takes the model's changes. Endpoint counts are in force when it returns; Run opens and closes ports soon after.
-// It never blocks, and does not keep the maps of model.
+// Update takes the model's changes. Endpoint counts are in force when it returns; Run opens and closes ports
+// soon after. It never blocks, and does not keep the maps of model.
 func (s *Services) Update(model *k8s.Model, changes k8s.Changes) {
 	if s.update(model, changes) {
 		s.news.Notify()

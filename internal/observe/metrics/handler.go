@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// paths is a Handler that, like kube-proxy's, matches paths exactly and a few by prefix. It does not clean or redirect
-// them.
+// paths is a Handler that, like kube-proxy's, matches paths exactly and a few by prefix. It does not clean or
+// redirect them.
 type paths struct {
 	exact  map[string]http.HandlerFunc
 	prefix map[string]http.HandlerFunc

@@ -15,9 +15,9 @@ var (
 
 const ipFamily = "ip_family"
 
-// Metrics that kube-proxy has too, under its names. A sync is one transaction of the data plane: in Open vSwitch an atomic
-// bundle, which counts for each family that it touches; in iptables everything that one batch of changes led to; in HNS
-// one reconciliation.
+// Metrics that kube-proxy has too, under its names. A sync is one transaction of the data plane: in Open
+// vSwitch an atomic bundle, which counts for each family that it touches; in iptables everything that one
+// batch of changes led to; in HNS one reconciliation.
 var (
 	syncDuration = define(Histogram, "kubeproxy_sync_proxy_rules_duration_seconds",
 		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).from("IPv4", "IPv6")

@@ -18,9 +18,11 @@ type Options struct {
 	Mode    string // the data plane: OVS, IPTables or Windows
 	// Families are those that the data plane serves; none: both.
 	Families []k8s.Family
-	// Collect collects the states at a scrape: it calls emit for each value. It must not block for long. nil: there are none.
+	// Collect collects the states at a scrape: it calls emit for each value. It must not block for long. nil:
+	// there are none.
 	Collect func(emit Emit)
-	// Stuck reports whether the data plane makes no progress: it then does not count as in step. nil: it always makes progress.
+	// Stuck reports whether the data plane makes no progress: it then does not count as in step. nil: it
+	// always makes progress.
 	Stuck func() bool
 	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time

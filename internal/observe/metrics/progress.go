@@ -13,8 +13,8 @@ type progress struct {
 	started  time.Time
 	families []k8s.Family
 	of       map[k8s.Family]*familyProgress
-	// Changes of API objects that the data plane has received but that are not in force yet (pending), and those that
-	// the next update brings to it (staged).
+	// Changes of API objects that the data plane has received but that are not in force yet (pending), and
+	// those that the next update brings to it (staged).
 	pending, staged int // EndpointSlices
 	pendingServices map[string]bool
 	stagedServices  map[string]bool
@@ -161,7 +161,8 @@ func (p *progress) pendingAt(now time.Time) Pending {
 	return w
 }
 
-// Lost records whether the data plane's state is not known: it then does not count as in step, although no change may be waiting.
+// Lost records whether the data plane's state is not known: it then does not count as in step, although no
+// change may be waiting.
 func (m *Metrics) Lost(lost bool) { m.lost.Store(lost) }
 
 // states emits how far behind the data plane is. doubtful: it makes no progress, or its state is not known.

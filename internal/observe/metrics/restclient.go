@@ -10,7 +10,8 @@ import (
 	clientgo "k8s.io/client-go/tools/metrics"
 )
 
-// Requests to the API server, as all of Kubernetes' components count them (component-base, metrics/prometheus/restclient).
+// Requests to the API server, as all of Kubernetes' components count them (component-base,
+// metrics/prometheus/restclient).
 var (
 	apiRequests = define(Counter, "rest_client_requests_total",
 		"Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host").only("Services come from an API server")

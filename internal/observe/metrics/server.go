@@ -11,23 +11,28 @@ import (
 
 // ServerOptions are the settings of a Server.
 type ServerOptions struct {
-	// Addr is the address to listen on, 127.0.0.1:10249 in kube-proxy. "": Run does not listen. Port 0: any that is free.
+	// Addr is the address to listen on, 127.0.0.1:10249 in kube-proxy. "": Run does not listen. Port 0: any
+	// that is free.
 	Addr string
-	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it tries again.
+	// HardFail makes Run return an error if it cannot listen (kube-proxy's bindAddressHardFail); else it
+	// tries again.
 	HardFail bool
 	// OnFailure, if set, is called once for each reason why it cannot listen. It must not block.
 	OnFailure func(error)
 	// TLS serves HTTPS; nil: plain HTTP.
 	TLS *tls.Config
-	// Protect, if set, returns a handler that serves permitted requests only. It calls the function with the reason of each refusal.
+	// Protect, if set, returns a handler that serves permitted requests only. It calls the function with the
+	// reason of each refusal.
 	Protect func(http.Handler, func(reason string)) http.Handler
 	// Profiling adds /debug/pprof and /debug/flags/v.
 	Profiling bool
 	// ProxyMode is the answer of /proxyMode.
 	ProxyMode string
-	// Config returns the configurations for /configz by their group, as values that can be encoded as JSON. nil: none.
+	// Config returns the configurations for /configz by their group, as values that can be encoded as JSON.
+	// nil: none.
 	Config func() map[string]any
-	// SetVerbosity changes how much is logged, by klog's number, for /debug/flags/v. nil: that path does not exist.
+	// SetVerbosity changes how much is logged, by klog's number, for /debug/flags/v. nil: that path does not
+	// exist.
 	SetVerbosity func(level uint32)
 	Log          *slog.Logger
 }

@@ -13,8 +13,9 @@ import (
 // collectTimeout bounds how long a scrape waits for the data plane's counters: less than Prometheus waits.
 const collectTimeout = 5 * time.Second
 
-// serviceCounters serves counters of Service ports: up to limit of them by name, the others as a sum. A Service port that
-// is served by name stays so until it is gone, so that series do not come and go with traffic.
+// serviceCounters serves counters of Service ports: up to limit of them by name, the others as a sum. A
+// Service port that is served by name stays so until it is gone, so that series do not come and go with
+// traffic.
 type serviceCounters struct {
 	read  func(context.Context) (map[k8s.PortName]k8s.Counters, error)
 	limit int

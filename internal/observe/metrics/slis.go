@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// slis are the service level indicators of Kubernetes' components (component-base, metrics/prometheus/slis): how the health
-// checks of /healthz went. Here, as in kube-proxy, there is one, ping, which always goes well; /healthz of port 10256
-// tells more.
+// slis are the service level indicators of Kubernetes' components (component-base, metrics/prometheus/slis):
+// how the health checks of /healthz went. Here, as in kube-proxy, there is one, ping, which always goes well;
+// /healthz of port 10256 tells more.
 type slis struct {
 	registry *prometheus.Registry
 	last     *prometheus.GaugeVec

@@ -16,8 +16,8 @@ type Sign struct {
 	Stuck  bool   // the service has to be restarted: the watchdog is not fed
 }
 
-// Patience is how long Run waits for a sign that is ready. A service that is alive counts as started then all the same:
-// others must not wait for it any longer, whatever it lacks (an API server, say).
+// Patience is how long Run waits for a sign that is ready. A service that is alive counts as started then all
+// the same: others must not wait for it any longer, whatever it lacks (an API server, say).
 const Patience = 30 * time.Second
 
 // Times between two signs.
@@ -26,13 +26,14 @@ const (
 	usually       = 10 * time.Second // without a watchdog; with one, at most a third of its time
 )
 
-// ErrRestart is the cause of the context's end if the process goes on as another program (execve): the service manager is
-// told of a reload then, not that the service stops.
+// ErrRestart is the cause of the context's end if the process goes on as another program (execve): the
+// service manager is told of a reload then, not that the service stops.
 var ErrRestart = errors.New("nkp starts again")
 
-// Run asks for signs of life and passes them on until the context ends: READY=1 once, STATUS= when it changes, WATCHDOG=1
-// with each sign that is not stuck, STOPPING=1 (or, if nkp starts again, RELOADING=1) at the end. A sign that fails or does not come keeps the watchdog unfed. If no service
-// manager listens (the environment variable NOTIFY_SOCKET is not set) it returns at once.
+// Run asks for signs of life and passes them on until the context ends: READY=1 once, STATUS= when it
+// changes, WATCHDOG=1 with each sign that is not stuck, STOPPING=1 (or, if nkp starts again, RELOADING=1) at
+// the end. A sign that fails or does not come keeps the watchdog unfed. If no service manager listens (the
+// environment variable NOTIFY_SOCKET is not set) it returns at once.
 func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
@@ -102,7 +103,8 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 	return wait, send(state)
 }
 
-// send passes a message on. Errors of a socket that is full or gone pass: the service manager finds out by itself.
+// send passes a message on. Errors of a socket that is full or gone pass: the service manager finds out by
+// itself.
 func send(state string) error {
 	_, _ = daemon.SdNotify(false, state)
 	return nil

@@ -1,5 +1,5 @@
-// Package brief shortens foreign text for messages: a bad value, or an error of a library or a server, must never fill a
-// log, an Event or a status line.
+// Package brief shortens foreign text for messages: a bad value, or an error of a library or a server, must
+// never fill a log, an Event or a status line.
 package brief
 
 import (
