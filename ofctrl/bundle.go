@@ -90,10 +90,12 @@ func (b *bundle) receive(i int, f frame) error {
 		if i >= b.closeXid() { // a control message: there will be no reply to it
 			b.reply(0)
 		}
+
 	case typeBundleControl:
 		if body := f.body(); len(body) >= 8 && u32(body) == b.id {
 			t := u16(body[4:])
-			if t == bundleCommitReply { // here, on the reader: the next message may report a flow that replaces one of these
+			// here, on the reader: the next message may report a flow that replaces one of these
+			if t == bundleCommitReply {
 				b.replaced.Store(int32(b.c.foreign.forget(b.d.SetFlows)))
 			}
 			if t != bundleOpenReply {
@@ -156,9 +158,11 @@ func (b *bundle) plan() *TxError {
 	tx := &TxError{Stage: StageBundle}
 	b.items = make([]item, 0, len(d.Clear)+len(d.SetGroups)+len(d.SetFlows)+len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
 	limit := b.c.opts.maxMessage
+
 	for i := range d.Clear {
 		b.items = append(b.items, item{kind: clearFlows, index: int32(i)})
 	}
+
 	for i, g := range d.SetGroups {
 		switch n := g.EncodedSize(); {
 		case n <= min(limit, maxMessage-64): // by far the most common case, and surely not too wide
@@ -176,6 +180,7 @@ func (b *bundle) plan() *TxError {
 			}
 		}
 	}
+
 	for _, s := range [...]struct {
 		kind itemKind
 		n    int
@@ -184,6 +189,7 @@ func (b *bundle) plan() *TxError {
 			b.items = append(b.items, item{kind: s.kind, index: int32(i)})
 		}
 	}
+
 	return tx
 }
 
@@ -234,6 +240,7 @@ func (b *bundle) add(ctx context.Context) error {
 	b.start = time.Now()
 	p := getBuffer()
 	*p = b.control(*p, bundleOpen, 0)
+
 	for i, it := range b.items {
 		xid := b.call.first + 1 + uint32(i)
 		buf, at := begin(*p, typeBundleAdd, xid)
@@ -247,6 +254,7 @@ func (b *bundle) add(ctx context.Context) error {
 			op, o := b.object(it)
 			return &TxError{Stage: StageBundle, Rejected: []Rejection{{Op: op, Object: o, Cause: err}}}
 		}
+
 		b.res.Messages++
 		b.res.Bytes += len(buf) - at
 		if len(buf) >= chunk {
@@ -259,6 +267,7 @@ func (b *bundle) add(ctx context.Context) error {
 			}
 		}
 	}
+
 	*p = b.control(*p, bundleClose, b.closeXid())
 	return c.send(ctx, p)
 }
@@ -323,9 +332,11 @@ func (b *bundle) commit(ctx context.Context) error {
 		}
 		return err
 	}
+
 	wait, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(outcomeWait, cancel) })()
+
 	err := b.wait(wait, bundleCommitReply)
 	b.res.Duration = time.Since(b.start)
 	if err != nil {
@@ -334,6 +345,7 @@ func (b *bundle) commit(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
+
 	if b.refused.Load() > 0 {
 		return b.refusal(StageCommit, nil)
 	}
@@ -353,6 +365,7 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 	if tx == nil {
 		tx = &TxError{Stage: stage}
 	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.SortStableFunc(b.errs, func(x, y indexed) int { return x.i - y.i })
@@ -372,6 +385,7 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 			tx.Rejected = append(tx.Rejected, Rejection{Op: op, Object: o, Cause: e.err})
 		}
 	}
+
 	tx.More += b.more
 	if len(tx.Rejected) > 0 { // the bundle's own error only says that a message failed
 		var se *SwitchError
@@ -379,5 +393,6 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 			tx.Cause = nil
 		}
 	}
+
 	return tx
 }

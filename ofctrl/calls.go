@@ -18,7 +18,8 @@ type sink interface{ receive(i int, f frame) error }
 type call struct {
 	first, n uint32
 	sink     sink
-	heard    atomic.Int64 // when the last message for it came, or it was registered: nanoseconds after Conn.epoch
+	// when the last message for it came, or it was registered: nanoseconds after Conn.epoch
+	heard atomic.Int64
 }
 
 // register returns n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,

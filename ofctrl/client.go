@@ -91,6 +91,7 @@ func (c *Client) Conn() *Conn {
 func (c *Client) Run(ctx context.Context) error {
 	pause := c.opts.MinBackoff
 	said, at := "", time.Time{} // the last warning, so that one is not repeated fifty times a second
+
 	for ctx.Err() == nil {
 		good, err := c.once(ctx)
 		if ctx.Err() != nil {
@@ -99,10 +100,12 @@ func (c *Client) Run(ctx context.Context) error {
 		if good {
 			pause, said = c.opts.MinBackoff, ""
 		}
+
 		if text := err.Error(); text != said || time.Since(at) >= repeatWarning {
 			c.opts.Log.Warn("OpenFlow connection failed", "target", c.target.String(), "error", err)
 			said, at = text, time.Now()
 		}
+
 		wait := absentPause
 		if !absent(err) {
 			wait = pause/2 + rand.N(pause/2+1)
@@ -110,6 +113,7 @@ func (c *Client) Run(ctx context.Context) error {
 		} else if c.opts.OnAbsent != nil {
 			c.opts.OnAbsent()
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -130,11 +134,13 @@ func absent(err error) bool {
 func (c *Client) once(ctx context.Context) (good bool, err error) {
 	var conn *Conn
 	defer func() { c.ended(conn, err) }()
+
 	conn, err = Dial(ctx, c.target, c.opts.Options)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // ended by cancel or by the connection's end, one of which always happens
@@ -144,6 +150,7 @@ func (c *Client) once(ctx context.Context) (good bool, err error) {
 		case <-ctx.Done():
 		}
 	}()
+
 	if c.opts.OnConnect != nil {
 		if err := c.opts.OnConnect(ctx, conn); err != nil {
 			if conn.Err() != nil {
@@ -152,6 +159,7 @@ func (c *Client) once(ctx context.Context) (good bool, err error) {
 			return false, fmt.Errorf("OnConnect: %w", err)
 		}
 	}
+
 	c.up(conn)
 	<-ctx.Done()
 	if err := conn.Err(); err != nil {

@@ -51,6 +51,7 @@ func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
 	if err != nil {
 		return err
 	}
+
 	var exist []flow.Meter
 	tx := &TxError{Stage: StageMeters}
 	for i, m := range ms {
@@ -62,6 +63,7 @@ func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
 			tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: m, Cause: e})
 		}
 	}
+
 	if len(exist) > 0 {
 		if errs, err = c.meterMods(ctx, meterModify, exist); err != nil {
 			return err
@@ -72,6 +74,7 @@ func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
 			}
 		}
 	}
+
 	return tx.orNil()
 }
 

@@ -32,7 +32,8 @@ type Conn struct {
 	commitSem chan struct{} // held by the running Commit
 	bundle    uint32        // last bundle id; under commitSem
 
-	mu      sync.Mutex // protects calls and nextXid; apart from the rest, as the reader takes it for each message
+	// protects calls and nextXid; apart from the rest, as the reader takes it for each message
+	mu      sync.Mutex
 	calls   []*call
 	nextXid uint32
 

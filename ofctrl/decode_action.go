@@ -123,6 +123,7 @@ func (d *decoder) action(a []byte) flow.Action {
 			return d.nxAction(a)
 		}
 	}
+
 	return nil
 }
 
@@ -152,6 +153,7 @@ func (d *decoder) nxAction(a []byte) flow.Action {
 			return l
 		}
 	}
+
 	return nil
 }
 
@@ -166,6 +168,7 @@ func (d *decoder) setField(a []byte) flow.Action {
 	if hasMask && size%2 != 0 {
 		return nil
 	}
+
 	to := flow.SetField{}
 	reg, isReg := regNumber(f)
 	if isReg {
@@ -176,6 +179,7 @@ func (d *decoder) setField(a []byte) flow.Action {
 		}
 		return to
 	}
+
 	switch f {
 	case oxmEthSrc, oxmEthDst, nxmEthSrc, nxmEthDst:
 		to.Field = flow.EthSrc
@@ -211,6 +215,7 @@ func (d *decoder) setField(a []byte) flow.Action {
 	default:
 		return nil
 	}
+
 	return to
 }
 
@@ -238,6 +243,7 @@ func decodeCT(a []byte, v6 bool) (ct flow.CT, ok bool) {
 	if flags&^ctCommit != 0 || zoneSrc != 0 || alg != 0 {
 		return ct, false
 	}
+
 	ct = flow.CT{Commit: flags&ctCommit != 0, Zone: u16(a[16:]), Table: a[18]}
 	for b := a[ctHeaderLen:]; len(b) > 0; {
 		n, err := actionLen(b)
@@ -245,6 +251,7 @@ func decodeCT(a []byte, v6 bool) (ct flow.CT, ok bool) {
 			return ct, false
 		}
 		sub := b[:n]
+
 		b = b[n:]
 		switch {
 		case u16(sub) == actExperimenter && n >= 16 && u32(sub[4:]) == vendorNX && u16(sub[8:]) == nxNAT:
@@ -260,6 +267,7 @@ func decodeCT(a []byte, v6 bool) (ct flow.CT, ok bool) {
 			return ct, false
 		}
 	}
+
 	return ct, true
 }
 
@@ -293,6 +301,7 @@ func decodeCopy(a []byte) (c flow.Copy, ok bool) {
 
 func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 	flags, present := u16(a[12:]), u16(a[14:])
+
 	switch flags {
 	case 0:
 		n.Kind = flow.NATExisting
@@ -306,6 +315,7 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 	if present&^(natIPv4Min|natIPv6Min|natProtoMin|natProtoMax) != 0 || present != 0 && n.Kind == flow.NATExisting {
 		return n, false
 	}
+
 	r := a[natHeaderLen:]
 	take := func(k int) []byte {
 		if len(r) < k {
@@ -315,6 +325,7 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 		r = r[k:]
 		return v
 	}
+
 	size := 0
 	switch present & (natIPv4Min | natIPv6Min) {
 	case natIPv4Min:
@@ -335,6 +346,7 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 	if n.Addr, ok = netip.AddrFromSlice(take(size)); !ok {
 		return n, false
 	}
+
 	if present&natProtoMin != 0 {
 		v := take(2)
 		if v == nil || u16(v) == 0 {
@@ -342,6 +354,7 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 		}
 		n.PortMin = u16(v)
 	}
+
 	if present&natProtoMax != 0 {
 		v := take(2)
 		if v == nil || n.PortMin == 0 || u16(v) == 0 {
@@ -349,5 +362,6 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 		}
 		n.PortMax = u16(v)
 	}
+
 	return n, true
 }

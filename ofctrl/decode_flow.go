@@ -25,12 +25,14 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	if n < flowDescLen || n > len(b) {
 		return fd, 0, fmt.Errorf("%w: flow description of %d bytes", ErrProtocol, n)
 	}
+
 	b = b[:n]
 	f := &flow.Flow{Cookie: u64(b[16:])}
 	f.Table, f.Priority = b[4], u16(b[6:])
 	if idle, hard, flags, importance := u16(b[8:]), u16(b[10:]), u16(b[12:]), u16(b[14:]); idle|hard|flags|importance != 0 {
 		fd.timed = fmt.Sprintf("idle_timeout=%d,hard_timeout=%d,flags=%#x,importance=%d", idle, hard, flags, importance)
 	}
+
 	b = b[flowDescLen:]
 	var k int
 	if f.Match, k, err = decodeMatch(b); err != nil {
@@ -40,6 +42,7 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	if k, fd.packets, fd.size, err = flowStats(b); err != nil {
 		return fd, 0, err
 	}
+
 	d.v6 = f.Match.EthType == flow.EthIPv6
 	f.Actions, err = d.instructions(b[k:])
 	fd.flow = f

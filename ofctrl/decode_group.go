@@ -48,6 +48,7 @@ func (d *decoder) buckets(b []byte) ([]flow.Bucket, error) {
 		}
 		rest = rest[n:]
 	}
+
 	out := make([]flow.Bucket, count)
 	acts := make([]flow.Action, 0, count) // one array for the buckets' actions, as most have just one
 	for i := range out {
@@ -66,6 +67,7 @@ func (d *decoder) buckets(b []byte) ([]flow.Bucket, error) {
 		k.Actions = acts[from:len(acts):len(acts)]
 		b = b[n:]
 	}
+
 	return out, nil
 }
 

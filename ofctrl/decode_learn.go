@@ -24,13 +24,15 @@ var knownFields = map[uint32]flow.Field{
 // match, one loaded. ok is false for any other.
 func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 	specs := learnHeaderLen
+
 	if len(a) >= learn2HeaderLen && u16(a[8:]) == nxLearn2 {
 		specs = learn2HeaderLen
 		l.Limit = u32(a[32:])
 		if l.Limit == 0 {
 			return l, false
 		}
-		if ofs := u32(a[36:]); u16(a[24:]) == learnWriteResult && len(a) >= specs+4 { // 16 bits, and as many of padding
+		// 16 bits, and as many of padding
+		if ofs := u32(a[36:]); u16(a[24:]) == learnWriteResult && len(a) >= specs+4 {
 			f, ok := knownFields[u32(a[40:])]
 			if !ok || ofs&0xffff != 0 || int(ofs>>16) >= f.Bits() {
 				return l, false
@@ -41,6 +43,7 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 			return l, false
 		}
 	}
+
 	if len(a) < specs {
 		return l, false
 	}
@@ -51,6 +54,7 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 	if hard|flags|uint16(pad)|finIdle|finHard != 0 {
 		return l, false
 	}
+
 	l.IdleTimeout, l.Priority, l.Cookie, l.Table = u16(a[10:]), u16(a[14:]), u64(a[16:]), a[26]
 	matches := 0
 	for b := a[specs:]; len(b) >= 2; {
@@ -74,6 +78,7 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 		default:
 			return l, false
 		}
+
 		if len(b) < 14 {
 			return l, false
 		}
@@ -92,6 +97,7 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 		}
 		b = b[14:]
 	}
+
 	return l, l.Load.N != 0
 }
 

@@ -50,6 +50,7 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	} else if ok && hasMask {
 		return setClear31(m, n, u32(v), u32(v[4:]))
 	}
+
 	if field > oxmPktReg1 && field <= oxmPktReg7 && hasMask && len(v) == 16 {
 		first := 2 * uint8((field-oxmPktReg0)/(oxmPktReg1-oxmPktReg0))
 		if u32(v[8:]) != 0 {
@@ -57,6 +58,7 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 		}
 		return setClear31(m, first+1, u32(v[4:]), u32(v[12:]))
 	}
+
 	switch field {
 	case oxmIPv4Src, oxmIPv6Src:
 		return setPrefix(&m.Src, v, hasMask)
@@ -92,9 +94,13 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	case oxmPktReg1:
 		return setRegPair(&m.Reg[2], &m.Reg[3], v, hasMask)
 	}
-	if hasMask {
-		return false
-	}
+
+	return !hasMask && exactField(m, field, v)
+}
+
+// exactField sets a field that flow.Match holds without a mask, and reports whether there is such a field and v is
+// not zero, which would mean that the field is not matched.
+func exactField(m *flow.Match, field uint32, v []byte) bool {
 	switch field { // the header has the length, so v is as long as the field
 	case oxmInPort:
 		m.InPort = u32(v)
@@ -127,6 +133,7 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 		m.ICMPv6Type = v[0]
 		return v[0] != 0
 	}
+
 	return false
 }
 

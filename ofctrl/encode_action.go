@@ -76,6 +76,7 @@ func (e *encoder) action(b []byte, a flow.Action) ([]byte, error) {
 	case nil:
 		return b, errors.New("no action")
 	}
+
 	return b, fmt.Errorf("action %q cannot be sent", a)
 }
 
@@ -171,6 +172,7 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 		binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
 		return b, err
 	}
+
 	n := a.NAT
 	if n.PortMax != 0 && n.PortMax <= n.PortMin || n.PortMin == 0 && n.PortMax != 0 || n.Kind > flow.NATDst {
 		return b, fmt.Errorf("%s: bad translation (PortMax must be above PortMin, or 0)", a)
@@ -179,6 +181,7 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 		n.PortMin != 0 && (!needs || n.Addr.IsUnspecified()) || n.Addr.Zone() != "" {
 		return b, fmt.Errorf("%s: the translation lacks an address, or has one or a port that it cannot have", a)
 	}
+
 	shape := ctShape(a)
 	t, ok := e.cts[shape]
 	if !ok {
@@ -188,6 +191,7 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 		t = newCTTemplate(shape)
 		e.cts[shape] = t
 	}
+
 	at := len(b)
 	b = append(b, t.bytes...)
 	if t.addr != 0 {
@@ -200,6 +204,7 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 			binary.BigEndian.PutUint16(b[at+t.portMin+2:], n.PortMax)
 		}
 	}
+
 	return b, nil
 }
 
@@ -234,17 +239,20 @@ func learn(b []byte, a flow.Learn) ([]byte, error) {
 			return b, err
 		}
 	}
+
 	if a.Load.N == 0 || a.Match[0].N == 0 && a.Match[1].N != 0 || a.Result.N != 0 && a.Limit == 0 {
 		return b, fmt.Errorf("%s: a part is missing", a)
 	}
 	if a.Result.N > 1 {
 		return b, fmt.Errorf("%s: the result has one bit", a)
 	}
+
 	l := learnAction(a)
 	m, err := l.MarshalBinary()
 	if err != nil || a.Limit == 0 {
 		return append(b, m...), err
 	}
+
 	// nx_action_learn2 is nx_action_learn with more before the specifications: the limit, and where the
 	// result goes (Open vSwitch, lib/ofp-actions.c). libOpenflow does not have it.
 	at := len(b)
@@ -256,6 +264,7 @@ func learn(b []byte, a flow.Learn) ([]byte, error) {
 		result := field(strings.TrimSuffix(flow.Whole(a.Result.Field).String(), "[]"), false)
 		b = put32(b, result.MarshalHeader())
 	}
+
 	n := learnHeaderLen
 	for _, s := range l.LearnSpecs {
 		n += int(s.Len())

@@ -24,6 +24,7 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	}
 	at := len(b)
 	b = append(b, 0, 1, 0, 0) // OFPMT_OXM and the length
+
 	if m.InPort != 0 {
 		b = put32(put32(b, oxmInPort), m.InPort)
 	}
@@ -39,6 +40,7 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if m.IPProto != 0 {
 		b = append(put32(b, oxmIPProto), m.IPProto)
 	}
+
 	b = prefixField(b, oxmIPv4Src, oxmIPv6Src, m.Src)
 	b = prefixField(b, oxmIPv4Dst, oxmIPv6Dst, m.Dst)
 	switch p := m.SrcPort; p.Mask {
@@ -54,9 +56,11 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if f := m.TCPFlags; f.Mask != 0 {
 		b = put16(put16(put32(b, masked(oxmTCPFlags)), uint16(f.Value)), uint16(f.Mask))
 	}
+
 	if m.ICMPv6Type != 0 {
 		b = append(put32(b, oxmICMPv6Type), m.ICMPv6Type)
 	}
+
 	switch f := m.Frag; f.Mask {
 	case 0:
 	case fragBits:
@@ -64,6 +68,21 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	default:
 		b = append(put32(b, masked(nxmFrag)), byte(f.Value), byte(f.Mask))
 	}
+
+	b = metadataFields(b, m)
+	if m.Unknown != "" {
+		var err error
+		if b, err = unknownFields(b, m.Unknown, unknown); err != nil {
+			return b, err
+		}
+	}
+
+	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+	return pad8(b, at), nil
+}
+
+// metadataFields appends the conntrack fields and the registers of m.
+func metadataFields(b []byte, m *flow.Match) []byte {
 	b = bitsField(b, nxmCTState, m.CTState)
 	if m.CTZone != 0 {
 		b = put16(put32(b, nxmCTZone), m.CTZone)
@@ -78,20 +97,14 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 	if m.CTDstPort != 0 {
 		b = put16(put32(b, nxmCTDstPort), m.CTDstPort)
 	}
+
 	for i, r := range m.Reg {
 		b = bitsField(b, nxmReg(uint8(i)), r)
 	}
 	if m.Clear31 != 0 {
 		b = bitsField(b, nxmReg(m.Clear31), flow.Bits{Mask: bit31})
 	}
-	if m.Unknown != "" {
-		var err error
-		if b, err = unknownFields(b, m.Unknown, unknown); err != nil {
-			return b, err
-		}
-	}
-	binary.BigEndian.PutUint16(b[at+2:], uint16(len(b)-at))
-	return pad8(b, at), nil
+	return b
 }
 
 // checkMatch rejects matches that a switch would accept but report in another form.

@@ -136,15 +136,18 @@ func (e *encoder) groupPart(b []byte, xid uint32, g *flow.Group, part []flow.Buc
 	if int(g.Method) >= len(methodTemplates) {
 		return b, errors.New("unknown selection method")
 	}
+
 	command, bucket := groupAddOrMod, bucketAll
 	if i > 0 {
 		command, bucket = groupInsertBucket, bucketLast
 	}
+
 	b, at := begin(b, typeGroupMod, xid)
 	b = append(put16(b, command), groupTypeSelect, 0)
 	b = put32(b, g.ID)
 	b = append(b, 0, 0, 0, 0) // length of the buckets, padding
 	b = put32(b, bucket)
+
 	start := len(b)
 	var err error
 	for k := range part {
@@ -152,6 +155,7 @@ func (e *encoder) groupPart(b []byte, xid uint32, g *flow.Group, part []flow.Buc
 			return b, err
 		}
 	}
+
 	n := len(b) - start
 	if i == 0 {
 		b = append(b, methodTemplates[g.Method]...)

@@ -64,6 +64,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 		o.left = true
 		return
 	}
+
 	o.times++
 	before := o.does(f.Table)
 	if !known {
@@ -72,6 +73,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	if was.full != nil {
 		o.kept--
 	}
+
 	now := foreignFlow{
 		cookie: f.Cookie, table: f.Table, read: o.read,
 		normal: f.Forwards(), tracks: flow.EffectsOf(f.Actions).Conntrack,
@@ -79,6 +81,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	o.normal[f.Table] += count(now.normal) - count(was.normal)
 	o.tracks[f.Table] += count(now.tracks) - count(was.tracks)
 	o.noteOthers(f.Table, before)
+
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
 		o.kept++
@@ -348,7 +351,8 @@ func (o *foreignFlows) update(f frame) error {
 
 func (o *foreignFlows) event(typ uint16, b []byte) error {
 	switch typ {
-	case flowPaused: // too much at once; what was missed is reported before it goes on (ofmonitor_resume in Open vSwitch)
+	// too much at once; what was missed is reported before it goes on (ofmonitor_resume in Open vSwitch)
+	case flowPaused:
 		if o.paused == nil {
 			o.paused = make(chan struct{})
 		}
@@ -360,9 +364,11 @@ func (o *foreignFlows) event(typ uint16, b []byte) error {
 	default:
 		return nil
 	}
+
 	if len(b) < flowUpdateLen {
 		return short("flow update")
 	}
+
 	g := &flow.Flow{Cookie: u64(b[16:])}
 	g.Table, g.Priority = b[4], u16(b[10:])
 	var n int
@@ -370,10 +376,12 @@ func (o *foreignFlows) event(typ uint16, b []byte) error {
 	if g.Match, n, err = decodeMatch(b[flowUpdateLen:]); err != nil {
 		return err
 	}
+
 	if typ == flowRemoved || !o.watch.foreign(g.Cookie) {
 		o.remove(&g.Key)
 		return nil
 	}
+
 	if o.watch.Keep != nil {
 		if o.dec == nil {
 			o.dec = newDecoder()
@@ -383,6 +391,7 @@ func (o *foreignFlows) event(typ uint16, b []byte) error {
 			return err
 		}
 	}
+
 	o.set(g, o.watch.Keep)
 	return nil
 }

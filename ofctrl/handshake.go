@@ -166,6 +166,7 @@ func (c *Conn) awaitFeatures() error {
 		if err != nil {
 			return err
 		}
+
 		switch f.typ() {
 		case typeEchoRequest:
 			if err := c.write(echoReply(f)); err != nil {
@@ -189,6 +190,7 @@ func (c *Conn) awaitFeatures() error {
 			return nil
 		}
 	}
+
 	return fmt.Errorf("%w: no reply to a barrier within 1000 messages", ErrProtocol)
 }
 

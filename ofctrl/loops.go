@@ -46,6 +46,7 @@ func (c *Conn) dispatch(f frame) (err error) {
 			err = fmt.Errorf("%w: %v cannot be decoded: %v", ErrProtocol, f.typ(), p)
 		}
 	}()
+
 	switch f.typ() {
 	case typeEchoRequest:
 		c.post(echoReply(f))
@@ -72,6 +73,7 @@ func (c *Conn) dispatch(f frame) (err error) {
 				return q.receive(0, f)
 			}
 		}
+
 		switch {
 		case f.typ() == typeError:
 			c.strayError(f)
@@ -79,6 +81,7 @@ func (c *Conn) dispatch(f frame) (err error) {
 			return c.foreign.update(f)
 		}
 	}
+
 	return nil
 }
 

@@ -53,6 +53,7 @@ type question struct {
 func (q *question) receive(_ int, f frame) (err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	if q.over || q.quit {
 		return nil
 	}
@@ -61,6 +62,7 @@ func (q *question) receive(_ int, f frame) (err error) {
 			q.end(fmt.Errorf("%w: multipart reply cannot be decoded: %v", ErrProtocol, p))
 		}
 	}()
+
 	b := f.body()
 	switch {
 	case f.typ() == typeError:
@@ -73,6 +75,7 @@ func (q *question) receive(_ int, f frame) (err error) {
 		q.end(fmt.Errorf("%w: multipart reply of another type", ErrProtocol))
 		return nil
 	}
+
 	if q.bytes += len(f); q.bytes > maxAnswer {
 		q.end(fmt.Errorf("%w: more than %d bytes", ErrTooMuch, maxAnswer))
 		return nil
@@ -81,6 +84,7 @@ func (q *question) receive(_ int, f frame) (err error) {
 		q.end(err)
 		return nil
 	}
+
 	if u16(b[2:])&mpMore == 0 {
 		if q.left--; q.left == 0 {
 			q.end(nil)
@@ -103,6 +107,7 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 	if n == 0 {
 		return nil
 	}
+
 	q := &question{typ: typ, left: n, each: each, done: make(chan struct{})}
 	k := c.register(n, q)
 	defer func() {
@@ -111,6 +116,7 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 		q.quit = true
 		q.mu.Unlock()
 	}()
+
 	err := c.sendAll(ctx, n, func(b []byte, i int) ([]byte, error) {
 		b, at := begin(b, typeMultipartRequest, k.first+uint32(i))
 		b, err := add(append(put16(b, typ), 0, 0, 0, 0, 0, 0), i)
@@ -122,6 +128,7 @@ func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i 
 	if err != nil {
 		return err
 	}
+
 	if err := c.await(ctx, k, "a request for "+mpNames[typ], q.done); err != nil {
 		return err
 	}

@@ -133,6 +133,7 @@ func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
+
 	for t, n := range sizes {
 		own := uint64(n)
 		if n > partSize { // most of them may be others', or pins
@@ -142,13 +143,16 @@ func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
 			}
 			own = counted.Flows
 		}
+
 		if own == 0 {
 			continue
 		}
+
 		parts := uint64(1)
 		for parts*partSize < own && parts < maxParts && r.filter.CookieMask&parts == 0 {
 			parts *= 2
 		}
+
 		for i := range parts {
 			err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
 				return flowRequest(b, uint8(t), r.filter.Cookie|i, r.filter.CookieMask|(parts-1))
@@ -179,6 +183,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 			return err
 		}
 	}
+
 	if len(f.Tables) == 0 {
 		return nil
 	}
@@ -186,6 +191,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
+
 	var tables []uint8
 	left := MaxForeign
 	for _, t := range f.Tables {
@@ -197,6 +203,7 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 			}
 			others = int(sizes[t]) - int(own.Flows)
 		}
+
 		if others <= 0 {
 			continue
 		}
@@ -237,6 +244,7 @@ func (r *reading) flowReply(b []byte) error {
 			return
 		}
 		if fd.timed != "" {
+
 			f.Actions = append(f.Actions, flow.UnknownAction{Text: fd.timed})
 		}
 		r.own[f.Table]++

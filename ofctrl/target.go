@@ -102,6 +102,7 @@ func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 	if f.CA == "" {
 		return nil, errors.New("an ssl: target needs a CA file")
 	}
+
 	pem, err := os.ReadFile(f.CA)
 	if err != nil {
 		return nil, fmt.Errorf("read CA file: %w", err)
@@ -110,12 +111,14 @@ func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("CA file %s holds no PEM certificate", f.CA)
 	}
+
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: f.ServerName}
 	if cfg.ServerName == "" {
 		if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
 			return nil, err
 		}
 	}
+
 	if f.Cert != "" || f.Key != "" {
 		cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
@@ -123,6 +126,7 @@ func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
+
 	if f.AnyName {
 		cfg.InsecureSkipVerify = true // the chain is verified below
 		cfg.VerifyConnection = func(cs tls.ConnectionState) error { return verifyChain(cs, roots) }

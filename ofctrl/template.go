@@ -31,8 +31,9 @@ var (
 	clearInPortTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xff}), nil))
 	// clearCTTemplate is NXAST_CT_CLEAR, which libOpenflow does not build (ovs-actions(7), "The ct_clear
 	// action").
-	clearCTTemplate   = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
-	fromLocalTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xfe}), nil)) // OFPP_LOCAL of OpenFlow 1.0
+	clearCTTemplate = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
+	// OFPP_LOCAL of OpenFlow 1.0
+	fromLocalTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xfe}), nil))
 	weightTemplate    = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
 	// setTemplates are set_field without and with a mask.
@@ -91,7 +92,8 @@ func setTemplate(name string, width int) [2][]byte {
 // hashTemplate is the selection method that hashes reg3 and one more field, both whole (OVS extension;
 // ovs-ofctl(8), selection_method).
 func hashTemplate(name string, width int) []byte {
-	seed, client := field("NXM_NX_REG3", false), field(name, false) // in the order in which Open vSwitch reports them
+	// in the order in which Open vSwitch reports them
+	seed, client := field("NXM_NX_REG3", false), field(name, false)
 	seed.Value, client.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4)), bytesValue(bytes.Repeat([]byte{0xff}, width))
 	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *seed, *client))
 }
@@ -160,14 +162,17 @@ func natAction(n flow.NAT) openflow15.Action {
 	case flow.NATDst:
 		nat.Flags |= openflow15.NX_NAT_F_DST
 	}
+
 	if n.Kind == flow.NATExisting || !n.Addr.IsValid() {
 		return nat
 	}
+
 	if n.Addr.Is4() {
 		nat.SetRangeIPv4Min(net.IPv4zero)
 	} else {
 		nat.SetRangeIPv6Min(net.IPv6zero)
 	}
+
 	if n.PortMin != 0 {
 		var lo, hi uint16
 		nat.SetRangeProtoMin(&lo) // libOpenflow needs both
@@ -176,6 +181,7 @@ func natAction(n flow.NAT) openflow15.Action {
 			nat.RangePresent &^= openflow15.NX_NAT_RANGE_PROTO_MAX
 		}
 	}
+
 	nat.Len() // rounds the length up to 8, which the ct action around it adds to its own
 	return nat
 }

@@ -49,7 +49,8 @@ func (b *builder) root(roots []rootRow) {
 	r := slices.MinFunc(roots, func(x, y rootRow) int { return cmp.Compare(x.UUID, y.UUID) })
 	b.SystemIDs = maps.Clone(r.ExternalIDs)
 	b.OVSVersion = value(r.OVSVersion)
-	b.Offload = strings.EqualFold(r.OtherConfig["hw-offload"], "true") // as smap_get_bool of Open vSwitch's lib/smap.c
+	// as smap_get_bool of Open vSwitch's lib/smap.c
+	b.Offload = strings.EqualFold(r.OtherConfig["hw-offload"], "true")
 }
 
 func (b *builder) bridge(row bridgeRow, r rows) {
@@ -80,6 +81,7 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 				b.port(port, i)
 			}
 		}
+
 	}
 	slices.SortFunc(b.Ports, comparePorts)
 	slices.SortFunc(r.mirrors, func(x, y mirrorRow) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UUID, y.UUID)) })
@@ -130,6 +132,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		}
 		return
 	}
+
 	p := Port{
 		Name:     i.Name,
 		PortName: port.Name,
@@ -141,22 +144,26 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		Error:    value(i.Error),
 		LinkDown: i.Type == "" && value(i.LinkState) == "down",
 	}
+
 	if i.MTU != nil {
 		p.mtu = strconv.Itoa(*i.MTU)
 	}
 	if i.OFPort != nil {
 		p.OFPort = b.number(&p, *i.OFPort)
 	}
+
 	if mac, ok := b.mac(i.Name, "attached-mac", i.ExternalIDs["attached-mac"]); ok {
 		p.MAC = mac
 	} else {
 		p.MAC, _ = b.mac(i.Name, "mac_in_use", value(i.MACInUse))
 		p.FarMAC = i.Type != "internal"
 	}
+
 	var bad []string
 	if p.IPs, bad = parseIPs(i.ExternalIDs["ip_addresses"]); len(bad) > 0 {
 		b.warn(i.Name, "ip_addresses: left out %s", strings.Join(bad, ", "))
 	}
+
 	if port.Tag != nil {
 		p.Tag, _ = b.vlan(i.Name, *port.Tag)
 	}
@@ -166,12 +173,14 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		}
 	}
 	slices.Sort(p.Trunks)
+
 	if i.Policing > 0 {
 		p.Limited = append(p.Limited, fmt.Sprintf("Interface.ingress_policing_rate is %d kbit/s: what the port sends beyond is dropped", i.Policing))
 	}
 	if port.QoS != nil {
 		p.Limited = append(p.Limited, fmt.Sprintf("Port.qos is %s (ovs-vsctl list QoS): what is sent to the port beyond its rate waits, or is dropped", plain(*port.QoS)))
 	}
+
 	b.Ports = append(b.Ports, p)
 }
 

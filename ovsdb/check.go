@@ -130,6 +130,7 @@ func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces m
 		}
 		return s.SystemIDs[key]
 	}
+
 	bridge := get("ovn-bridge")
 	if bridge == "" {
 		bridge = "br-int"
@@ -142,6 +143,7 @@ func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces m
 	}); k != "" {
 		return "external_ids of the bridge have " + quote(k)
 	}
+
 	found := ""
 	for _, id := range row.Ports {
 		p := ports[id]

@@ -21,6 +21,7 @@ func (c *Client) EnableOpenFlow15(ctx context.Context) error {
 func (c *Client) enableOpenFlow15(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opt.Timeout)
 	defer cancel()
+
 	sw, s, _ := c.state()
 	var missing *NoOpenFlow15Error
 	switch err := sw.Check(); {
@@ -31,6 +32,7 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 	case s == nil:
 		return errors.Join(ErrUnreachable, c.LastError())
 	}
+
 	ops, err := addProtocols(sw)
 	if err != nil {
 		return err
@@ -42,6 +44,7 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 	if _, err := ovsdb.CheckOperationResults(results, ops); err != nil {
 		return err
 	}
+
 	_, err = c.await(ctx, Switch.Check)
 	return err
 }
@@ -56,6 +59,7 @@ func addProtocols(sw Switch) ([]ovsdb.Operation, error) {
 	if len(now) == 0 {
 		add, now = sw.wantProtocols(), []string{}
 	}
+
 	insert, err := ovsdb.NewOvsSet(add)
 	if err != nil {
 		return nil, err
@@ -64,6 +68,7 @@ func addProtocols(sw Switch) ([]ovsdb.Operation, error) {
 		Op: ovsdb.OperationMutate, Table: "Bridge", Where: where,
 		Mutations: []ovsdb.Mutation{*ovsdb.NewMutation("protocols", ovsdb.MutateOperationInsert, insert)},
 	}}
+
 	if len(now) > 0 {
 		return ops, nil
 	}

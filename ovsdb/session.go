@@ -157,10 +157,12 @@ func (s *session) start(ctx context.Context) (err error) {
 			err = malformed(p)
 		}
 	}()
+
 	var schema ovsdb.DatabaseSchema
 	if err := s.call(ctx, "get_schema", ovsdb.NewGetSchemaArgs(database), &schema); err != nil {
 		return err
 	}
+
 	client, err := newModel()
 	if err != nil {
 		return err
@@ -169,10 +171,12 @@ func (s *session) start(ctx context.Context) (err error) {
 	if len(errs) > 0 {
 		return fmt.Errorf("the server's schema does not fit: %.300q", errors.Join(errs...).Error())
 	}
+
 	if s.cache, err = cache.NewTableCache(db, nil, nil); err != nil {
 		return err
 	}
 	go s.cache.Run(s.lost) // drains its queue of events, which is not used
+
 	var rows ovsdb.TableUpdates2
 	if err := s.call(ctx, ovsdb.ConditionalMonitorRPC, ovsdb.NewMonitorArgs(database, "nkp", newMonitor()), &rows); err != nil {
 		return err
@@ -180,6 +184,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	if err := s.cache.Populate2(rows); err != nil {
 		return malformed(err)
 	}
+
 	close(s.filled)
 	return nil
 }

@@ -67,11 +67,13 @@ func (x *Comparison) adopt(g *flow.Group) {
 	if _, same := x.c.wanted[g.Digest(x.c.seed)]; same && len(flows) == 0 {
 		return
 	}
+
 	l := &x.c.cfg.Layout
 	p := x.c.owner[l.groupID(g.ID)]
 	if p == nil {
 		return
 	}
+
 	var set k8s.Set
 	switch g.ID {
 	case l.group(p.id, groupCluster, 0):
@@ -81,6 +83,7 @@ func (x *Comparison) adopt(g *flow.Group) {
 	default:
 		return
 	}
+
 	es := p.hashed(set)
 	if es == nil {
 		return
@@ -89,10 +92,12 @@ func (x *Comparison) adopt(g *flow.Group) {
 	if t == nil {
 		return
 	}
+
 	was, before := x.c.compilePort(p), p.dealt
 	if p.deal(set, t); slices.Equal(before.of(set), p.dealt.of(set)) {
 		return
 	}
+
 	now := x.c.compilePort(p)
 	x.exchange(&was, &now)
 }
@@ -117,14 +122,17 @@ func installedSlots(g *flow.Group, flows []slotFlow, es []k8s.Endpoint) slots {
 			}
 		}
 	}
+
 	layout := webster(weights)
 	if layout == nil || g.Method != flow.DPHash || size > maxInstalledSlots {
 		return nil
 	}
+
 	t := make(slots, max(size, len(layout)))
 	for j := range t {
 		t[j] = owners[layout[j%len(layout)]]
 	}
+
 	slices.SortFunc(flows, func(a, b slotFlow) int { return cmp.Compare(a.mask, b.mask) })
 	for _, f := range flows {
 		owner := indexOf(es, f.to)
@@ -148,6 +156,7 @@ func (x *Comparison) exchange(was, now *objects) {
 		}
 		return onSwitch
 	}
+
 	for _, f := range was.flows {
 		d := f.Digest(c.seed)
 		found[d] = c.wanted[d] == x.number
@@ -156,6 +165,7 @@ func (x *Comparison) exchange(was, now *objects) {
 		d := g.Digest(c.seed)
 		found[d] = c.wanted[d] == x.number
 	}
+
 	c.remove(&objects{flows: was.flows, groups: was.groups}, func(*flow.Flow) {}, func(*flow.Group) {})
 	c.add(&objects{flows: now.flows, groups: now.groups}, func(f *flow.Flow) {
 		d := f.Digest(c.seed)
@@ -173,6 +183,7 @@ func (x *Comparison) exchange(was, now *objects) {
 			delete(found, d)
 		}
 	})
+
 	for _, f := range was.flows {
 		if gone(f.Digest(c.seed)) {
 			x.flows[f.Key] = f

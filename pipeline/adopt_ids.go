@@ -48,6 +48,7 @@ func (x *Comparison) adoptIDs() {
 	if len(claims) == 0 {
 		return
 	}
+
 	served := c.places()
 	add := func(f *flow.Flow) {
 		of, who := claims[portID(f.Cookie)], served[placeOf(&f.Match)]
@@ -62,9 +63,11 @@ func (x *Comparison) adoptIDs() {
 		}
 		of[who.name] = v
 	}
+
 	for _, f := range x.flows {
 		add(f)
 	}
+
 	for id := range claims { // the holder's flows that do not differ were not kept
 		if p := c.owner[id]; p != nil {
 			for _, f := range c.compilePort(p).flows {
@@ -74,6 +77,7 @@ func (x *Comparison) adoptIDs() {
 			}
 		}
 	}
+
 	x.assignAgain(claims, heirs(claims))
 }
 

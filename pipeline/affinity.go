@@ -118,6 +118,7 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 	if s.sp.Name.Family == k8s.IPv6 {
 		g.Method = flow.HashSrc6
 	}
+
 	parts := [][]k8s.Endpoint{es}
 	if len(es) > maxAffinityBuckets {
 		// Two levels: the top group selects a part, the part's group an endpoint. The hash includes the
@@ -133,6 +134,7 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 		s.groups = append(s.groups, top)
 		g = &flow.Group{ID: top.ID + 1, Method: top.Method}
 	}
+
 	ids := endpointIDs(s.sp.ClusterEndpoints, s.sp.LocalEndpoints)
 	for i, part := range parts {
 		if i > 0 {
@@ -143,6 +145,7 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 			g.Buckets = append(g.Buckets, flow.Bucket{ID: id, Weight: 1, Actions: []flow.Action{
 				flow.SetField{Field: flow.Reg2, Value: uint64(id), Mask: 0xffffffff}, s.resubmit(tableLearn),
 			}})
+
 			m := s.marked(p)
 			m.IPProto = ipProto(s.sp.Name.Protocol)
 			m.Reg[2] = flow.Exactly(id)
@@ -151,6 +154,7 @@ func (s *service) affinityGroup(p k8s.Set, es []k8s.Endpoint) {
 		}
 		s.groups = append(s.groups, g)
 	}
+
 	s.add(tablePinned, 50, s.id, s.marked(p), s.resubmit(tableSeed), flow.ToGroup{ID: s.group(p)})
 }
 

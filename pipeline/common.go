@@ -152,17 +152,20 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 		}
 		b.add(table, priority, 0, m, append(as, b.resubmit(tableTrack))...)
 	}
+
 	at := func(port uint32) flow.Match {
 		m := ethIs(f)
 		m.InPort = port
 		return m
 	}
+
 	from(prioFromNode, at(flow.PortLocal), k8s.ThisNode)
 	for _, ip := range b.LocalIPs {
 		if k8s.FamilyOf(ip) == f {
 			from(prioFromNode, b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))), k8s.ThisNode)
 		}
 	}
+
 	anyone := k8s.Outside
 	switch d := &router.Detector; {
 	case d.Bridge != "":
@@ -246,6 +249,7 @@ func notToNode(m flow.Match) flow.Match {
 // serviceDefaults adds the flows of table 1 that belong to no Service, and the reject table.
 func (b *builder) serviceDefaults() {
 	established := flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTNew}
+
 	// A known connection without a reply is still new. The userspace datapath has already translated its
 	// packet. The kernel's ct(nat) does not translate it (net/openvswitch/conntrack.c, ovs_ct_nat): it still
 	// has the Service's address and goes to the Service's group again, whose ct(commit,nat) applies the
@@ -260,6 +264,7 @@ func (b *builder) serviceDefaults() {
 		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, next...)
 		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, next...)
 	}
+
 	if len(b.ServiceCIDRs) > 0 {
 		for _, f := range families {
 			m := ethIs(f)
@@ -267,12 +272,14 @@ func (b *builder) serviceDefaults() {
 			b.add(tableServices, prioUntracked, 0, m, b.ct(b.Layout.ZoneDNAT, tableServices))
 		}
 	}
+
 	drop := func(priority uint16, m flow.Match) {
 		m.CTState = newConnection
 		b.add(tableServices, priority, cookieDrops, m)
 	}
 	for _, p := range b.ServiceCIDRs {
 		drop(prioUnallocated, b.near(tableServices, prioNear, nearService, opensService, notToNode(toNet(p))))
+
 		// Nothing translates a packet that conntrack takes for invalid. It would go to the router, and come
 		// back from it until its hop limit is used up. Table 30 drops those of which this shows only after
 		// the choice of an endpoint.
@@ -281,9 +288,12 @@ func (b *builder) serviceDefaults() {
 		m.CTState = invalid
 		b.add(tableServices, prioInvalid, cookieDrops, m)
 	}
+
 	for _, ip := range b.HairpinIPs {
-		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip))) // only answers are sent there
+		// only answers are sent there
+		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip)))
 	}
+
 	b.fromNodePorts()
 	if b.Uplink != 0 {
 		b.add(tableServices, prioFromUplink, 0, flow.Match{InPort: b.Uplink}, b.resubmit(tableOutput))
@@ -425,6 +435,7 @@ func (b *builder) routes() {
 			routes = append(routes, Route{Dst: all, MAC: b.GatewayMAC})
 		}
 	}
+
 	for _, f := range families {
 		if len(routes) == 0 {
 			return
@@ -434,6 +445,7 @@ func (b *builder) routes() {
 		b.add(tableDeliver, prioSentOn, 0, again, setEth(flow.EthDst, b.NodeMAC),
 			flow.SetField{Field: flow.Reg0, Mask: sentOn}, b.resubmit(tableDeliver))
 	}
+
 	for _, r := range routes {
 		m := toNet(r.Dst)
 		if r.Dst.Bits() > nearLengths[len(nearLengths)-1] {
@@ -446,6 +458,7 @@ func (b *builder) routes() {
 			b.add(tableDeliver, priority, 0, m, flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})
 			continue
 		}
+
 		sent := b.leave() // by the node itself, so that its Ethernet source and port are true
 		routed := sent
 		if r.Dst.Bits() == 0 && b.Uplink != 0 && !b.NodeVLAN {
@@ -454,6 +467,7 @@ func (b *builder) routes() {
 				sent = routed
 			}
 		}
+
 		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthDst, r.MAC)}, sent...)...)
 		m.EthDst = b.NodeMAC
 		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthSrc, b.NodeMAC), setEth(flow.EthDst, r.MAC), flow.DecTTL{},
@@ -484,20 +498,24 @@ func (b *builder) deliver() {
 			b.deliverTo(p.IP, p.OFPort, append(as, setEth(flow.EthDst, p.MAC))...)
 		}
 	}
+
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
 			b.deliverTo(ip, flow.PortLocal, setEth(flow.EthDst, b.NodeMAC))
-			if b.NodeVLAN && b.OthersDecide() { // others see the tag, without which the bridge would not forward to LOCAL
+			// others see the tag, without which the bridge would not forward to LOCAL
+			if b.NodeVLAN && b.OthersDecide() {
 				m := b.nearDelivery(ip)
 				m.Tagged, m.EthDst, m.CTState = true, b.NodeMAC, flow.Bits{Mask: flow.CTReply}
 				b.add(tableDeliver, prioTagged, 0, m, b.Layout.exit()...)
 			}
 		}
 		b.routes()
-		if b.NodeVLAN { // what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
+		// what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
+		if b.NodeVLAN {
 			b.add(tableDeliver, prioNodeVLAN, 0, flow.Match{Tagged: true, EthDst: b.NodeMAC}, flow.PopVLAN{}, b.resubmit(tableDeliver))
 		}
 	}
+
 	leave := b.leave()
 	// What leaves by a port directly is in no VLAN of the bridge's: a pod in one would leave it, with a tag
 	// of its own, or untagged for the native one. So such packets go on as the bridge forwards.
@@ -507,13 +525,17 @@ func (b *builder) deliver() {
 			b.add(tableDeliver, prioVLAN, 0, flow.Match{InPort: port}, leave...)
 		}
 	}
+
 	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods
 	// and the node may have addresses in a Service range; they come first.
 	for _, p := range b.ServiceCIDRs {
 		b.add(tableDeliver, prioUnchanged, cookieDrops, b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
 	}
-	for _, f := range families { // not masqueraded: the client would get replies from an address that it does not know
-		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} { // SCTP has no ports in Open vSwitch's own tracker
+
+	// not masqueraded: the client would get replies from an address that it does not know
+	for _, f := range families {
+		// SCTP has no ports in Open vSwitch's own tracker
+		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} {
 			m := ethIs(f)
 			m.IPProto = proto
 			m.CTMark = flow.Bits{Mask: markService}
@@ -521,6 +543,7 @@ func (b *builder) deliver() {
 			b.add(tableDeliver, prioNoPort, cookieDrops, m)
 		}
 	}
+
 	b.add(tableDeliver, prioLast, 0, flow.Match{}, leave...)
 }
 

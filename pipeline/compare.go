@@ -23,8 +23,9 @@ type Comparison struct {
 	meters []flow.Meter // found on the switch
 	read   int          // number of flows read, equal or not
 
-	adopted    map[uint32][]slotFlow // flows of tableWide that were read, by group; nil unless Adopt was called
-	idsToAdopt bool                  // when all flows are read
+	// flows of tableWide that were read, by group; nil unless Adopt was called
+	adopted    map[uint32][]slotFlow
+	idsToAdopt bool // when all flows are read
 }
 
 // Compare begins a comparison. It invalidates the Compiler's previous one.
@@ -122,6 +123,7 @@ func (x *Comparison) collect(d *flow.Delta) {
 	missing := func(digest uint64) bool { return x.c.wanted[digest] != x.number }
 	flows, groups := maps.Clone(x.flows), maps.Clone(x.groups)
 	shared := map[uint64]bool{} // done
+
 	wantFlow := func(f *flow.Flow, digest uint64) {
 		there := flows[f.Key]
 		delete(flows, f.Key)
@@ -129,6 +131,7 @@ func (x *Comparison) collect(d *flow.Delta) {
 			d.ChangeFlow(there, f)
 		}
 	}
+
 	x.c.each(func(o *objects) {
 		for _, f := range o.flows {
 			wantFlow(f, f.Digest(x.c.seed))
@@ -147,6 +150,7 @@ func (x *Comparison) collect(d *flow.Delta) {
 			}
 		}
 	})
+
 	for _, f := range flows {
 		d.ChangeFlow(f, nil)
 	}
@@ -169,6 +173,7 @@ func (x *Comparison) Stale() []flow.CTFilter {
 			endpoints[id] = append(endpoints[id], to)
 		}
 	}
+
 	for id, g := range x.groups {
 		for i := range g.Buckets {
 			note(x.c.cfg.Layout.groupID(id), g.Buckets[i].Actions)
@@ -177,6 +182,7 @@ func (x *Comparison) Stale() []flow.CTFilter {
 	for _, f := range x.flows {
 		note(portID(f.Cookie), f.Actions)
 	}
+
 	var out []flow.CTFilter
 	for id, es := range endpoints {
 		sp := x.c.owner[id].sp

@@ -141,6 +141,7 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 			added = append(added, c.restingObjects(p.id))
 		}
 	}
+
 	for _, n := range names {
 		sp, old := changes[n], c.ports[n]
 		var was, now objects
@@ -152,6 +153,7 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 			delete(c.ports, n)
 			delete(c.owner, old.id)
 		}
+
 		delete(c.limits, n)
 		delete(c.without, n)
 		if sp != nil {
@@ -165,11 +167,13 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 				e.remove(&o)
 			}
 		}
+
 		e.flush = staleConnections(e.flush, &c.cfg, before, sp)
 		was, now = trimEqual(was, now)
 		e.remove(&was)
 		added = append(added, now)
 	}
+
 	for i := range added {
 		e.add(&added[i])
 	}
@@ -248,9 +252,11 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
 	}
+
 	cfg = cfg.withDefaults()
 	e := newEdit(c)
 	e.remove(&c.common)
+
 	again := !cfg.sameForServices(&c.cfg)
 	if again {
 		for _, p := range c.ports {
@@ -258,11 +264,13 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 			e.remove(&o)
 		}
 	}
+
 	meters := c.Meters()
 	c.cfg = cfg
 	e.meters(meters)
 	c.common = c.compileCommon()
 	e.add(&c.common)
+
 	if again {
 		for _, p := range c.ports {
 			o := c.compilePort(p)

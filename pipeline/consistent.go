@@ -33,7 +33,8 @@ const (
 
 // Priorities in tableSlots.
 const (
-	prioAllowed    = 40 // the client is to be looked up in the source ranges (reg2 is unranged), and is in one
+	// the client is to be looked up in the source ranges (reg2 is unranged), and is in one
+	prioAllowed    = 40
 	prioNotAllowed = 35 // and is in none
 	prioRelayed    = 30 // to an endpoint here, at the relay port
 	prioSecond     = 20 // of an unknown connection (reg2 is an endpoint's number): of one slot
@@ -57,9 +58,11 @@ func (s *service) consistent() {
 		return
 	}
 	f := &s.sp.Frontends[i]
+
 	mark := setMark(s.mark(k8s.Anywhere, false), 0xffffffff)
 	allowed := s.allowed(f)
 	inSlots := len(allowed) > placeRanges
+
 	enter := func(to netip.Addr, port uint16, actions ...flow.Action) {
 		m := s.fromOutside(to, port)
 		m.Reg[0] = s.near(tableTrack, prioNear, nearService, flow.Match{}, m).Reg[0]
@@ -72,15 +75,55 @@ func (s *service) consistent() {
 			s.add(tableTrack, prioConsistent, s.id, m, actions...)
 		}
 	}
+
 	enter(c.Address, f.Port, mark, s.resubmit(tableSlots))
 	if inSlots {
 		s.lookUpRanges(allowed, mark)
 	}
+
 	serving := c.Serving()
 	ids := endpointIDs(serving)
-	owners := c.Slots()
-	seconds := c.Seconds(owners)
+	s.slotOwners(serving, ids)
+
 	isTCP := s.sp.Name.Protocol == "TCP"
+	for _, e := range serving {
+		if !e.Local {
+			continue
+		}
+		m := s.fromOutside(c.Address, f.Port)
+		m.Reg[0], m.Reg[2], m.CTState = flow.Bits{}, flow.Exactly(ids[e.Addr]), newConnection
+		m = s.toService(m)
+
+		translate := s.translate(e)
+		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
+			translate = s.resubmit(tableOutput)
+		}
+		if isTCP {
+			s.add(tableServices, prioUnknown, s.id, m, mark, s.resubmit(tableSlots))
+			unknown := s.marked(k8s.Anywhere)
+			unknown.Reg[2] = m.Reg[2]
+			s.add(tableSlots, prioNoMore, s.id, unknown, s.counted(translate)...)
+			m.TCPFlags = openingFlags
+		}
+		s.add(tableServices, prioChosen, s.id, m, append([]flow.Action{mark}, s.counted(translate)...)...)
+
+		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {
+			continue // its relay port is a NodePort (notRelayed)
+		}
+		relayed := append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)
+		enter(e.Addr.Addr(), c.Relay, relayed...)
+		if inSlots {
+			m := s.marked(k8s.Anywhere)
+			m.Dst, m.IPProto, m.DstPort = host(e.Addr.Addr()), ipProto(s.sp.Name.Protocol), c.Relay
+			s.add(tableSlots, prioRelayed, s.id, m, relayed...)
+		}
+	}
+}
+
+// slotOwners adds the flows that send the packets of each slot to its endpoint, and those that try its second.
+func (s *service) slotOwners(serving []k8s.Endpoint, ids map[netip.AddrPort]uint32) {
+	c := s.sp.Consistent
+	owners := c.Slots()
 	for slot, i := range owners {
 		e := c.Endpoints[i]
 		m := s.inSlot(slot, 0)
@@ -96,41 +139,14 @@ func (s *service) consistent() {
 			s.add(tableSlots, prioLast, s.id, m, append(s.sendTo(netip.AddrPortFrom(e.Addr.Addr(), c.Relay)), s.resubmit(tableDeliver))...)
 		}
 	}
+
+	seconds := c.Seconds(owners)
+	isTCP := s.sp.Name.Protocol == "TCP"
 	for slot, i := range seconds {
 		if owner := c.Endpoints[owners[slot]]; isTCP && i >= 0 && owner.Local && !serving[i].Local {
 			s.add(tableSlots, prioSecond, s.id, s.inSlot(slot, ids[owner.Addr]),
 				append(s.sendTo(netip.AddrPortFrom(serving[i].Addr.Addr(), c.Relay)),
 					flow.SetField{Field: flow.Reg0, Value: sentOn, Mask: sentOn}, s.resubmit(tableDeliver))...)
-		}
-	}
-	for _, e := range serving {
-		if !e.Local {
-			continue
-		}
-		m := s.fromOutside(c.Address, f.Port)
-		m.Reg[0], m.Reg[2], m.CTState = flow.Bits{}, flow.Exactly(ids[e.Addr]), newConnection
-		m = s.toService(m)
-		translate := s.translate(e)
-		if s.NoNullNAT && s.sameTarget(e, c.Address, f.Port) {
-			translate = s.resubmit(tableOutput)
-		}
-		if isTCP {
-			s.add(tableServices, prioUnknown, s.id, m, mark, s.resubmit(tableSlots))
-			unknown := s.marked(k8s.Anywhere)
-			unknown.Reg[2] = m.Reg[2]
-			s.add(tableSlots, prioNoMore, s.id, unknown, s.counted(translate)...)
-			m.TCPFlags = openingFlags
-		}
-		s.add(tableServices, prioChosen, s.id, m, append([]flow.Action{mark}, s.counted(translate)...)...)
-		if slices.Contains(s.LocalIPs, e.Addr.Addr()) {
-			continue // its relay port is a NodePort (notRelayed)
-		}
-		relayed := append(s.sendTo(netip.AddrPortFrom(c.Address, f.Port)), s.chosen(ids[e.Addr])...)
-		enter(e.Addr.Addr(), c.Relay, relayed...)
-		if inSlots {
-			m := s.marked(k8s.Anywhere)
-			m.Dst, m.IPProto, m.DstPort = host(e.Addr.Addr()), ipProto(s.sp.Name.Protocol), c.Relay
-			s.add(tableSlots, prioRelayed, s.id, m, relayed...)
 		}
 	}
 }

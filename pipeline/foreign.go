@@ -67,6 +67,7 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 	if len(f.Actions) == 2 && f.Actions[1] == flow.Action(flow.Resubmit{Table: f.Table}) && counts(f.Actions[0], &f.Match) {
 		return false
 	}
+
 	mark := flow.Action(flow.SetField{Field: flow.RegField(l.ExitRegister), Value: passed, Mask: passed})
 	marks := l.passes() && slices.Contains(f.Actions, mark)
 	goes := func(table uint8) bool {
@@ -79,6 +80,7 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 			return !l.Shared(f.Table) && int(table) != l.NextTable
 		}
 	}
+
 	return slices.ContainsFunc(f.Actions, func(a flow.Action) bool {
 		switch a := a.(type) {
 		case flow.Resubmit:

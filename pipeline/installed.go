@@ -76,6 +76,7 @@ func (r *installed) group(id uint32) {
 	if g == nil {
 		return
 	}
+
 	for i := range g.Buckets {
 		var pin uint32 // what the bucket puts into reg2
 		for _, a := range g.Buckets[i].Actions {

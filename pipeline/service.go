@@ -110,7 +110,8 @@ func (s *service) frontend(f *k8s.Frontend) {
 	routes := s.router.Routes(s.sp, f)
 	outside := routes[k8s.Outside]
 	if f.Type == k8s.ClusterIP {
-		if s.sp.AffinitySeconds == 0 { // else a SYN that is sent again would choose again, and could move the client's pin
+		// else a SYN that is sent again would choose again, and could move the client's pin
+		if s.sp.AffinitySeconds == 0 {
 			m.CTState = opening
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
@@ -265,16 +266,19 @@ func (s *service) endpoints(p k8s.Set) {
 	if len(es) == 1 {
 		return // pick
 	}
+
 	if t := s.dealt.of(p); t != nil {
 		s.choice(p, es, t)
 		return
 	}
+
 	shares := newShares(weights(es), s.turn(len(es)))
 	weight, owner := bucketWeights(shares) // fewer buckets than slots: newSlots
 	if sum(shares) > maxSlots || !agreed(weight) {
 		s.choice(p, es, newSlots(shares))
 		return
 	}
+
 	g := &flow.Group{ID: s.group(p), Method: flow.DPHash, Buckets: make([]flow.Bucket, 0, len(weight))}
 	for i, w := range weight {
 		g.Buckets = append(g.Buckets, flow.Bucket{
@@ -306,9 +310,11 @@ func (s *service) surroundings() {
 			if e.Local || e.Unplaced {
 				s.hairpin(ip)
 			}
+
 			if s.NoGuards || s.Uplink == 0 {
 				continue // without the uplink a packet that comes back from the router cannot be recognized
 			}
+
 			size := guardBits4
 			if ip.Is6() {
 				size = guardBits6
@@ -317,6 +323,7 @@ func (s *service) surroundings() {
 			if err != nil {
 				continue // a zone: k8s admits none
 			}
+
 			s.share(tableServices, prioGuard, 0, flow.Match{
 				EthType: ethTypeOf(ip), Dst: around, IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(), CTState: newConnection,
 			}, flow.CT{

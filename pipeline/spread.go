@@ -38,11 +38,13 @@ func webster(weights []int) []int {
 	if total == 0 || total > least*maxSlots {
 		return nil
 	}
+
 	bucket := make([]int, max(minSlots, 1<<bits.Len(uint((total+least-1)/least-1))))
 	value, divisor := make([]float64, len(weights)), make([]float64, len(weights))
 	for i, w := range weights {
 		value[i], divisor[i] = float64(w), 1
 	}
+
 	for slot := range bucket {
 		winner := 0
 		for i := range value {
@@ -54,6 +56,7 @@ func webster(weights []int) []int {
 		value[winner] = float64(weights[winner]) / divisor[winner]
 		bucket[slot] = winner
 	}
+
 	return bucket
 }
 
@@ -229,6 +232,7 @@ func deal(t slots, weights []int) slots {
 	for len(t) > maxOversize*mostSlots(len(weights)) {
 		t = t.halved()
 	}
+
 	have := make([]int, len(weights))
 	gains := make([]int, len(weights)) // vacant slots in whose partners' places the endpoint is
 	for j, owner := range t {
@@ -239,6 +243,7 @@ func deal(t slots, weights []int) slots {
 			}
 		}
 	}
+
 	shares := apportion(len(t), weights, func(a, b int) int {
 		return cmp.Or(cmp.Compare(have[b], have[a]), cmp.Compare(gains[b], gains[a]), cmp.Compare(a, b))
 	})
@@ -248,6 +253,7 @@ func deal(t slots, weights []int) slots {
 			t[j] = vacant
 		}
 	}
+
 	take := func(j int, owner uint32) {
 		t[j] = owner
 		have[owner]++
@@ -257,6 +263,7 @@ func deal(t slots, weights []int) slots {
 			take(j, owner)
 		}
 	}
+
 	next := 0
 	for j := range t {
 		if t[j] == vacant {
@@ -266,6 +273,7 @@ func deal(t slots, weights []int) slots {
 			take(j, uint32(next))
 		}
 	}
+
 	return t.shortest()
 }
 

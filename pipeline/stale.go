@@ -33,7 +33,8 @@ func (c *Compiler) UDPFrontends() UDPFrontends {
 		}
 	}
 	for at, endpoints := range nodePorts {
-		if _, named := serving[at]; !named { // as in table 1, a frontend with an address takes precedence over NodePorts
+		// as in table 1, a frontend with an address takes precedence over NodePorts
+		if _, named := serving[at]; !named {
 			serving[at] = endpoints
 		}
 	}
@@ -90,6 +91,7 @@ func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePor
 		}
 		out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: frontend, Replier: endpoint})
 	}
+
 	var before, after []udpFrontend
 	var gone []netip.AddrPort
 	if old != nil && old.Name.Protocol == "UDP" {
@@ -98,6 +100,7 @@ func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePor
 	if now != nil && now.Name.Protocol == "UDP" {
 		after = udpFrontends(cfg, now)
 	}
+
 	was, stays := setOf(before), setOf(after)
 	for _, f := range before {
 		if !stays[f] {
@@ -108,7 +111,9 @@ func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePor
 			forget(f.AddrPort, e)
 		}
 	}
-	for _, f := range after { // a frontend that takes precedence over another Service's NodePort at this address
+
+	// a frontend that takes precedence over another Service's NodePort at this address
+	for _, f := range after {
 		if !f.nodePort && slices.Contains(cfg.LocalIPs, f.Addr()) && !was[f] {
 			forget(f.AddrPort, netip.AddrPort{})
 		}

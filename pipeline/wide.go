@@ -35,6 +35,7 @@ func (s *service) choice(p k8s.Set, es []k8s.Endpoint, t slots) {
 			s.slotFlows(p, es, t, c)
 		}
 	}
+
 	g := &flow.Group{ID: s.group(p), Method: flow.DPHash}
 	nbits := uint8(bits.Len(uint(len(t) - 1)))
 	for i, owner := range buckets.shortest() {
@@ -48,6 +49,7 @@ func (s *service) choice(p k8s.Set, es []k8s.Endpoint, t slots) {
 		}
 		g.Buckets = append(g.Buckets, b)
 	}
+
 	s.groups = append(s.groups, g)
 }
 

@@ -27,6 +27,7 @@ func (p *packet) reset(out []byte) ([]byte, error) {
 	if len(t) < 20 {
 		return nil, ErrTruncated
 	}
+
 	header := int(t[12]>>4) * 4
 	switch flags := t[13]; {
 	case header < 20 || header > p.l4len:
@@ -36,6 +37,7 @@ func (p *packet) reset(out []byte) ([]byte, error) {
 	case p.fragment: // its length, which the answer acknowledges, is not known
 		return nil, ErrFragment
 	}
+
 	var seq, ack uint32
 	flags := byte(flagRST)
 	if t[13]&flagACK != 0 {
@@ -50,6 +52,7 @@ func (p *packet) reset(out []byte) ([]byte, error) {
 			ack++
 		}
 	}
+
 	out, l3 := p.header(out, protoTCP, 20, 0)
 	l4 := len(out)
 	out = append(out, t[2], t[3], t[0], t[1])

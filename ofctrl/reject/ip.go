@@ -56,9 +56,11 @@ func ipv6(b []byte) (packet, error) {
 	if len(b) < header || b[0]>>4 != 6 {
 		return packet{}, ErrTruncated
 	}
+
 	total := header + int(be16(b[4:]))
 	whole := b[:min(total, len(b))]
 	p := packet{v6: true, src: b[8:24], dst: b[24:40], proto: b[6], whole: whole, l4: whole[header:], l4len: total - header}
+
 	for range maxHeaders {
 		var size int
 		switch p.proto {
@@ -70,6 +72,7 @@ func ipv6(b []byte) (packet, error) {
 		default:
 			return p, p.check()
 		}
+
 		switch p.proto {
 		case protoFragment:
 			size = 8
@@ -82,6 +85,7 @@ func ipv6(b []byte) (packet, error) {
 		case protoAH:
 			size = 4 * (int(p.l4[1]) + 2) // RFC 4302 §2.2
 		}
+
 		if size > len(p.l4) || size > p.l4len {
 			return p, ErrTruncated
 		}

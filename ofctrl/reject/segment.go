@@ -67,6 +67,7 @@ func ReadSegment(frame []byte) (s Segment, err error) {
 		return s, err
 	}
 	s.EthDst, s.EthSrc = [6]byte(link), [6]byte(link[6:])
+
 	p, err := readIP(etherType, l3)
 	if errors.Is(err, ErrICMP) {
 		const header = 8
@@ -80,12 +81,14 @@ func ReadSegment(frame []byte) (s Segment, err error) {
 		s.Unreachable, _ = netip.AddrFromSlice(p.src)
 		p, err = readIP(etherType, p.l4[header:])
 	}
+
 	switch {
 	case err != nil:
 		return s, err
 	case p.proto != protoTCP && p.proto != protoUDP || len(p.l4) < 8:
 		return s, ErrTruncated
 	}
+
 	from, _ := netip.AddrFromSlice(p.src)
 	to, _ := netip.AddrFromSlice(p.dst)
 	s.From, s.To = netip.AddrPortFrom(from, be16(p.l4)), netip.AddrPortFrom(to, be16(p.l4[2:]))

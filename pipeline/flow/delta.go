@@ -12,16 +12,17 @@ import (
 // A flow whose cookie changes is in both SetFlows, under the new cookie, and DelFlows, under the old one. The
 // deletion has no effect once the new flow is installed, so either part is correct without the other.
 type Delta struct {
-	Clear      []Cookies  // flows deleted first
-	SetMeters  []Meter    // added or modified, before the bundle: meters cannot travel in one
-	SetGroups  []*Group   // added or modified
-	SetFlows   []*Flow    // added or replaced
-	Replaced   []*Flow    // what those of SetFlows replace that do not add; not applied
-	DelFlows   []*Flow    // deleted strictly: table, priority and match, under the flow's own cookie
-	DelLearned []Learned  // flows that a Learn action made
-	DelGroups  []uint32   // deleted last, when no flow points to them any more
-	DelMeters  []uint32   // deleted after the bundle
-	FlushCT    []CTFilter // conntrack entries to delete once the bundle is in force; not part of a transaction
+	Clear      []Cookies // flows deleted first
+	SetMeters  []Meter   // added or modified, before the bundle: meters cannot travel in one
+	SetGroups  []*Group  // added or modified
+	SetFlows   []*Flow   // added or replaced
+	Replaced   []*Flow   // what those of SetFlows replace that do not add; not applied
+	DelFlows   []*Flow   // deleted strictly: table, priority and match, under the flow's own cookie
+	DelLearned []Learned // flows that a Learn action made
+	DelGroups  []uint32  // deleted last, when no flow points to them any more
+	DelMeters  []uint32  // deleted after the bundle
+	// conntrack entries to delete once the bundle is in force; not part of a transaction
+	FlushCT []CTFilter
 }
 
 // Cookies names all flows, in any table, whose cookie is Cookie in the bits of Mask.
@@ -47,6 +48,7 @@ func Diff(have, want *State) *Delta {
 			d.SetMeters = append(d.SetMeters, m)
 		}
 	}
+
 	for id, g := range want.Groups {
 		d.ChangeGroup(have.Groups[id], g)
 	}
@@ -55,6 +57,7 @@ func Diff(have, want *State) *Delta {
 			d.ChangeGroup(g, nil)
 		}
 	}
+
 	for k, f := range want.Flows {
 		d.ChangeFlow(have.Flows[k], f)
 	}
@@ -63,11 +66,13 @@ func Diff(have, want *State) *Delta {
 			d.ChangeFlow(f, nil)
 		}
 	}
+
 	for _, m := range have.SortedMeters() {
 		if _, ok := want.Meters[m.ID]; !ok {
 			d.DelMeters = append(d.DelMeters, m.ID)
 		}
 	}
+
 	d.Sort()
 	return d
 }
@@ -139,6 +144,7 @@ func (d *Delta) WriteTo(w io.Writer) (int64, error) {
 		k, err = fmt.Fprintf(w, "%s %v\n", sign, v)
 		n += int64(k)
 	}
+
 	for _, m := range d.SetMeters {
 		line("+", m)
 	}
@@ -157,5 +163,6 @@ func (d *Delta) WriteTo(w io.Writer) (int64, error) {
 	for _, id := range d.DelMeters {
 		line("-", fmt.Sprintf("meter=%d", id))
 	}
+
 	return n, err
 }

@@ -120,85 +120,110 @@ var protoNames = map[[2]uint16]string{
 
 // String returns the match in ovs-ofctl syntax; "" for the match of every packet.
 func (m Match) String() string {
-	var b []string
-	add := func(format string, args ...any) { b = append(b, fmt.Sprintf(format, args...)) }
+	var b fieldList
+	m.addMetadata(&b)
+	m.addAddresses(&b)
+	m.addTransport(&b)
+	return strings.Join(b, ",")
+}
+
+// fieldList is the fields of a match in the notation of ovs-ofctl(8).
+type fieldList []string
+
+func (l *fieldList) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
+
+// addMetadata adds the conntrack state, the registers and the port.
+func (m *Match) addMetadata(b *fieldList) {
 	if m.CTState.Mask != 0 {
-		add("ct_state=%s", bitNames(m.CTState, ctStateNames))
+		b.add("ct_state=%s", bitNames(m.CTState, ctStateNames))
 	}
 	if m.CTZone != 0 {
-		add("ct_zone=%d", m.CTZone)
+		b.add("ct_zone=%d", m.CTZone)
 	}
 	if m.CTMark.Mask != 0 {
-		add("ct_mark=%s", m.CTMark)
+		b.add("ct_mark=%s", m.CTMark)
 	}
+
 	for i, r := range m.Reg {
 		if r.Mask != 0 {
-			add("reg%d=%s", i, r)
+			b.add("reg%d=%s", i, r)
 		}
 	}
 	if m.Clear31 != 0 {
-		add("reg%d=0/0x80000000", m.Clear31)
+		b.add("reg%d=0/0x80000000", m.Clear31)
 	}
+
 	if m.InPort != 0 {
-		add("in_port=%s", portName(m.InPort))
+		b.add("in_port=%s", portName(m.InPort))
 	}
+}
+
+// addAddresses adds the Ethernet header, the protocol and the IP addresses.
+func (m *Match) addAddresses(b *fieldList) {
 	if !m.EthDst.IsZero() {
-		add("dl_dst=%s", m.EthDst)
+		b.add("dl_dst=%s", m.EthDst)
 	}
 	if m.Tagged {
-		add("vlan_tci=0x1000/0x1000")
+		b.add("vlan_tci=0x1000/0x1000")
 	}
+
 	switch name := protoNames[[2]uint16{m.EthType, uint16(m.IPProto)}]; {
 	case name != "":
-		add("%s", name)
+		b.add("%s", name)
 	case m.EthType == EthIPv4:
-		add("ip")
+		b.add("ip")
 	case m.EthType == EthIPv6:
-		add("ipv6")
+		b.add("ipv6")
 	case m.EthType != 0:
-		add("dl_type=0x%04x", m.EthType)
+		b.add("dl_type=0x%04x", m.EthType)
 	}
 	if m.IPProto != 0 && protoNames[[2]uint16{m.EthType, uint16(m.IPProto)}] == "" {
-		add("nw_proto=%d", m.IPProto)
+		b.add("nw_proto=%d", m.IPProto)
 	}
+
 	src, dst := "nw_src", "nw_dst"
 	if m.EthType == EthIPv6 {
 		src, dst = "ipv6_src", "ipv6_dst"
 	}
 	if m.Src.IsValid() {
-		add("%s=%s", src, prefix(m.Src))
+		b.add("%s=%s", src, prefix(m.Src))
 	}
 	if m.Dst.IsValid() {
-		add("%s=%s", dst, prefix(m.Dst))
+		b.add("%s=%s", dst, prefix(m.Dst))
 	}
+}
+
+// addTransport adds the transport header, the original direction's fields in conntrack, and unknown fields.
+func (m *Match) addTransport(b *fieldList) {
 	if m.ICMPv6Type != 0 {
-		add("icmp_type=%d", m.ICMPv6Type)
+		b.add("icmp_type=%d", m.ICMPv6Type)
 	}
 	if m.SrcPort.Mask != 0 {
-		add("tp_src=%s", m.SrcPort)
+		b.add("tp_src=%s", m.SrcPort)
 	}
 	if m.DstPort != 0 {
-		add("tp_dst=%d", m.DstPort)
+		b.add("tp_dst=%d", m.DstPort)
 	}
+
 	if m.CTProto != 0 {
-		add("ct_nw_proto=%d", m.CTProto)
+		b.add("ct_nw_proto=%d", m.CTProto)
 	}
 	if m.CTSrcPort != 0 {
-		add("ct_tp_src=%d", m.CTSrcPort)
+		b.add("ct_tp_src=%d", m.CTSrcPort)
 	}
 	if m.CTDstPort != 0 {
-		add("ct_tp_dst=%d", m.CTDstPort)
+		b.add("ct_tp_dst=%d", m.CTDstPort)
 	}
+
 	if m.Frag.Mask != 0 {
-		add("nw_frag=%s", fragNames[m.Frag])
+		b.add("nw_frag=%s", fragNames[m.Frag])
 	}
 	if m.TCPFlags.Mask != 0 {
-		add("tcp_flags=%s", bitNames(m.TCPFlags, tcpFlagNames))
+		b.add("tcp_flags=%s", bitNames(m.TCPFlags, tcpFlagNames))
 	}
 	if m.Unknown != "" {
-		add("%s", m.Unknown)
+		b.add("%s", m.Unknown)
 	}
-	return strings.Join(b, ",")
 }
 
 // String returns 0xvalue/0xmask, or 0xvalue under a full mask.

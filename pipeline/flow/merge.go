@@ -17,9 +17,11 @@ func (d *Delta) Merge(o *Delta) *Delta {
 		DelLearned: slices.Concat(d.DelLearned, o.DelLearned),
 		FlushCT:    slices.Concat(d.FlushCT, o.FlushCT),
 	}
+
 	setFlows, delFlows := map[Key]*Flow{}, map[named]*Flow{}
 	setGroups, delGroups := map[uint32]*Group{}, map[uint32]bool{}
 	setMeters, delMeters := map[uint32]Meter{}, map[uint32]bool{}
+
 	for _, part := range []*Delta{d, o} {
 		for _, m := range part.SetMeters {
 			setMeters[m.ID] = m
@@ -48,6 +50,7 @@ func (d *Delta) Merge(o *Delta) *Delta {
 			delMeters[id] = true
 		}
 	}
+
 	sum.SetMeters = slices.Collect(maps.Values(setMeters))
 	sum.SetGroups = slices.Collect(maps.Values(setGroups))
 	sum.SetFlows = slices.Collect(maps.Values(setFlows))

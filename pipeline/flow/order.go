@@ -38,6 +38,7 @@ func (m *Match) compare(o *Match) int {
 	if n := m.CTMark.compare(o.CTMark); n != 0 {
 		return n
 	}
+
 	return cmp.Or(
 		comparePrefixes(m.Src, o.Src),
 		m.CTState.compare(o.CTState),
