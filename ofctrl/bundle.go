@@ -156,7 +156,9 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 func (b *bundle) plan() *TxError {
 	d := b.d
 	tx := &TxError{Stage: StageBundle}
-	b.items = make([]item, 0, len(d.Clear)+len(d.SetGroups)+len(d.SetFlows)+len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
+	b.items = make([]item, 0,
+		len(d.Clear)+len(d.SetGroups)+len(d.SetFlows)+
+			len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
 	limit := b.c.opts.maxMessage
 
 	for i := range d.Clear {
@@ -168,7 +170,11 @@ func (b *bundle) plan() *TxError {
 		case n <= min(limit, maxMessage-64): // by far the most common case, and surely not too wide
 			b.items = append(b.items, item{kind: setGroup, index: int32(i)})
 		case g.TooWide():
-			tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: g, Cause: fmt.Errorf("%w: %d buckets in %d bytes", ErrGroupTooWide, len(g.Buckets), n)})
+			tx.Rejected = append(tx.Rejected, Rejection{
+				Op:     OpSet,
+				Object: g,
+				Cause:  fmt.Errorf("%w: %d buckets in %d bytes", ErrGroupTooWide, len(g.Buckets), n),
+			})
 		default:
 			parts := g.Parts(limit)
 			if b.parts == nil {
@@ -184,7 +190,12 @@ func (b *bundle) plan() *TxError {
 	for _, s := range [...]struct {
 		kind itemKind
 		n    int
-	}{{setFlow, len(d.SetFlows)}, {delFlow, len(d.DelFlows)}, {delLearned, len(d.DelLearned)}, {delGroup, len(d.DelGroups)}} {
+	}{
+		{setFlow, len(d.SetFlows)},
+		{delFlow, len(d.DelFlows)},
+		{delLearned, len(d.DelLearned)},
+		{delGroup, len(d.DelGroups)},
+	} {
 		for i := range s.n {
 			b.items = append(b.items, item{kind: s.kind, index: int32(i)})
 		}
@@ -281,11 +292,16 @@ func (b *bundle) control(buf []byte, typ uint16, index int) []byte {
 }
 
 // controlNames name the control requests that are answered, by their replies.
-var controlNames = map[uint16]string{bundleCloseReply: "close", bundleCommitReply: "commit", bundleDiscardReply: "discard"}
+var controlNames = map[uint16]string{
+	bundleCloseReply:   "close",
+	bundleCommitReply:  "commit",
+	bundleDiscardReply: "discard",
+}
 
 // wait waits for a control reply or for the error in its place.
 func (b *bundle) wait(ctx context.Context, want uint16) error {
-	p := b.c.patience(b.call, fmt.Sprintf("the request to %s a bundle of %d messages", controlNames[want], len(b.items)))
+	p := b.c.patience(b.call,
+		fmt.Sprintf("the request to %s a bundle of %d messages", controlNames[want], len(b.items)))
 	defer p.timer.Stop()
 	for {
 		select {
@@ -350,7 +366,8 @@ func (b *bundle) commit(ctx context.Context) error {
 		return b.refusal(StageCommit, nil)
 	}
 	if n := b.replaced.Load(); n > 0 {
-		c.opts.Log.Error("flows of another owner were replaced: they were added during the commit", "flows", n)
+		c.opts.Log.Error("flows of another owner were replaced: they were added during the commit",
+			"flows", n)
 	}
 	return nil
 }

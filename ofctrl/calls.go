@@ -121,7 +121,10 @@ func (b *batch) receive(i int, f frame) error {
 
 // doBatch sends n requests and a barrier, and returns the errors by index. add appends request i with
 // transaction id xid. what names the requests in errors.
-func (c *Conn) doBatch(ctx context.Context, what string, n int, add func(b []byte, i int, xid uint32) ([]byte, error)) (map[int]*SwitchError, error) {
+func (c *Conn) doBatch(
+	ctx context.Context, what string, n int,
+	add func(b []byte, i int, xid uint32) ([]byte, error),
+) (map[int]*SwitchError, error) {
 	s := &batch{n: n, errs: map[int]*SwitchError{}, done: make(chan struct{})}
 	k := c.register(n+1, s)
 	defer c.unregister(k)

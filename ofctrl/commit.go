@@ -82,7 +82,10 @@ func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map
 	return c.doBatch(ctx, "changes of meters", len(ms), func(b []byte, i int, xid uint32) ([]byte, error) {
 		out, err := meterMod(b, xid, command, ms[i])
 		if err != nil {
-			return b, &TxError{Stage: StageMeters, Rejected: []Rejection{{Op: OpSet, Object: ms[i], Cause: err}}}
+			return b, &TxError{
+				Stage:    StageMeters,
+				Rejected: []Rejection{{Op: OpSet, Object: ms[i], Cause: err}},
+			}
 		}
 		return out, nil
 	})
@@ -104,13 +107,19 @@ func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
 	if len(d.DelMeters) == 0 {
 		return nil
 	}
-	errs, err := c.doBatch(ctx, "deletions of meters", len(d.DelMeters), func(b []byte, i int, xid uint32) ([]byte, error) {
+
+	n := len(d.DelMeters)
+	errs, err := c.doBatch(ctx, "deletions of meters", n, func(b []byte, i int, xid uint32) ([]byte, error) {
 		out, err := meterMod(b, xid, meterDelete, flow.Meter{ID: d.DelMeters[i]})
 		if err != nil {
-			return b, &TxError{Stage: StageAfter, Rejected: []Rejection{{Op: OpDel, Object: MeterID(d.DelMeters[i]), Cause: err}}}
+			return b, &TxError{
+				Stage:    StageAfter,
+				Rejected: []Rejection{{Op: OpDel, Object: MeterID(d.DelMeters[i]), Cause: err}},
+			}
 		}
 		return out, nil
 	})
+
 	tx := &TxError{Stage: StageAfter}
 	switch {
 	case errors.As(err, &tx):
@@ -118,6 +127,7 @@ func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
 	case err != nil:
 		return &TxError{Stage: StageAfter, Cause: err}
 	}
+
 	for i, id := range d.DelMeters {
 		if e := errs[i]; e != nil {
 			tx.Rejected = append(tx.Rejected, Rejection{Op: OpDel, Object: MeterID(id), Cause: e})

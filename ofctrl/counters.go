@@ -45,7 +45,11 @@ func (c *Conn) CookieCounts(ctx context.Context, table uint8, cookies []uint64) 
 
 // aggregate asks n questions for the sums over flows, and hands each the answers in the order of the
 // questions.
-func (c *Conn) aggregate(ctx context.Context, n int, question func([]byte, int) ([]byte, error), each func(Counters)) error {
+func (c *Conn) aggregate(
+	ctx context.Context, n int,
+	question func([]byte, int) ([]byte, error),
+	each func(Counters),
+) error {
 	return c.ask(ctx, mpAggregate, n, question, func(b []byte) error {
 		// ofp_stats with OXS fields for packets, bytes and flow count (OpenFlow 1.5.1 §7.3.5, §7.2.4)
 		const oxsFlows = 0x80020604
@@ -70,7 +74,8 @@ const tableStatsLen = 24
 // TableSizes returns how many flows each table holds, of all owners. The cost to the switch does not depend
 // on their number.
 func (c *Conn) TableSizes(ctx context.Context) (sizes [256]uint32, err error) {
-	err = c.ask(ctx, mpTable, 1, func(b []byte, _ int) ([]byte, error) { return b, nil }, func(b []byte) error {
+	empty := func(b []byte, _ int) ([]byte, error) { return b, nil }
+	err = c.ask(ctx, mpTable, 1, empty, func(b []byte) error {
 		if len(b)%tableStatsLen != 0 {
 			return short("table statistics")
 		}
@@ -103,7 +108,10 @@ func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint
 			if err != nil {
 				return err
 			}
-			out = append(out, FlowCounter{Cookie: cookie, Table: b[4], Priority: u16(b[6:]), Packets: packets, Size: size})
+			out = append(out, FlowCounter{
+				Cookie: cookie, Table: b[4], Priority: u16(b[6:]),
+				Packets: packets, Size: size,
+			})
 			b = b[n:]
 		}
 		return nil
@@ -129,7 +137,8 @@ func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
 func (c *Conn) MeterDrops(ctx context.Context, wanted func(id uint32) bool) (packets uint64, err error) {
 	// ofp_meter_stats, then ofp_meter_band_stats for each band (OpenFlow 1.5.1 §7.3.5.14)
 	const head, band = 40, 16
-	err = c.ask(ctx, mpMeterStats, 1, func(b []byte, _ int) ([]byte, error) { return idRequest(b, meterAll), nil }, func(b []byte) error {
+	all := func(b []byte, _ int) ([]byte, error) { return idRequest(b, meterAll), nil }
+	err = c.ask(ctx, mpMeterStats, 1, all, func(b []byte) error {
 		for len(b) > 0 {
 			if len(b) < head {
 				return short("meter statistics")
@@ -194,7 +203,11 @@ func groupStats(b []byte) ([]byte, error) {
 }
 
 func groupCounters(stats []byte) GroupCounters {
-	g := GroupCounters{Packets: u64(stats[16:]), Bytes: u64(stats[24:]), Buckets: make([]Counters, 0, (len(stats)-groupStatsLen)/16)}
+	g := GroupCounters{
+		Packets: u64(stats[16:]),
+		Bytes:   u64(stats[24:]),
+		Buckets: make([]Counters, 0, (len(stats)-groupStatsLen)/16),
+	}
 	for b := stats[groupStatsLen:]; len(b) > 0; b = b[16:] {
 		g.Buckets = append(g.Buckets, Counters{Packets: u64(b), Bytes: u64(b[8:])})
 	}

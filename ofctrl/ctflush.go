@@ -34,7 +34,8 @@ var probeEnd = netip.MustParseAddrPort("192.0.2.1:1")
 // can, by deleting one that cannot exist. It returns nil, ErrNoCTFlush with the switch's answer, or the
 // connection's error.
 func (c *Conn) ProbeCTFlush(ctx context.Context) error {
-	errs, err := c.doBatch(ctx, "deletions of connections", 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
+	const what = "deletions of connections"
+	errs, err := c.doBatch(ctx, what, 1, func(b []byte, _ int, xid uint32) ([]byte, error) {
 		b, at := beginCTFlush(b, xid, 17)
 		// Given one complete direction, the switch looks up that entry instead of scanning all entries.
 		b, tuple := beginTuple(b, ctOrigTuple)
@@ -56,7 +57,8 @@ func (c *Conn) ProbeCTFlush(ctx context.Context) error {
 // Meanwhile the switch does nothing else, and it scans all its entries for each filter without Src. An error
 // wraps ErrNoCTFlush or the switch's refusal, of one filter, or is that of the connection or context.
 func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
-	errs, err := c.doBatch(ctx, "deletions of conntrack entries", len(filters), func(b []byte, i int, xid uint32) ([]byte, error) {
+	const what = "deletions of conntrack entries"
+	errs, err := c.doBatch(ctx, what, len(filters), func(b []byte, i int, xid uint32) ([]byte, error) {
 		return ctFlush(b, xid, filters[i])
 	})
 	if err != nil {
@@ -70,7 +72,8 @@ func (c *Conn) Flush(ctx context.Context, filters []flow.CTFilter) error {
 
 // noCTFlush wraps ErrNoCTFlush around the error of a switch that does not know the message.
 func noCTFlush(e *SwitchError) error {
-	if e.Type == errBadRequest && (e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype) {
+	unknown := e.Code == codeBadType || e.Code == codeBadVendor || e.Code == codeBadSubtype
+	if e.Type == errBadRequest && unknown {
 		return fmt.Errorf("%w (%w)", ErrNoCTFlush, e)
 	}
 	return e

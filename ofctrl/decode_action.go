@@ -220,7 +220,11 @@ func (d *decoder) setField(a []byte) flow.Action {
 }
 
 // addrFields are the fields of SetAddr by their headers.
-var addrFields = map[uint32]flow.Field{oxmIPv4Dst: flow.IPDst, oxmIPv6Src: flow.IPv6Src, oxmIPv6Dst: flow.IPv6Dst}
+var addrFields = map[uint32]flow.Field{
+	oxmIPv4Dst: flow.IPDst,
+	oxmIPv6Src: flow.IPv6Src,
+	oxmIPv6Dst: flow.IPv6Dst,
+}
 
 // Flags of ct and nat (openvswitch/nicira-ext.h).
 const (
@@ -312,7 +316,8 @@ func decodeNAT(a []byte, v6 bool) (n flow.NAT, ok bool) {
 	default:
 		return n, false
 	}
-	if present&^(natIPv4Min|natIPv6Min|natProtoMin|natProtoMax) != 0 || present != 0 && n.Kind == flow.NATExisting {
+	const understood = natIPv4Min | natIPv6Min | natProtoMin | natProtoMax
+	if present&^understood != 0 || present != 0 && n.Kind == flow.NATExisting {
 		return n, false
 	}
 

@@ -29,8 +29,10 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	b = b[:n]
 	f := &flow.Flow{Cookie: u64(b[16:])}
 	f.Table, f.Priority = b[4], u16(b[6:])
-	if idle, hard, flags, importance := u16(b[8:]), u16(b[10:]), u16(b[12:]), u16(b[14:]); idle|hard|flags|importance != 0 {
-		fd.timed = fmt.Sprintf("idle_timeout=%d,hard_timeout=%d,flags=%#x,importance=%d", idle, hard, flags, importance)
+	idle, hard, flags, importance := u16(b[8:]), u16(b[10:]), u16(b[12:]), u16(b[14:])
+	if idle|hard|flags|importance != 0 {
+		fd.timed = fmt.Sprintf("idle_timeout=%d,hard_timeout=%d,flags=%#x,importance=%d",
+			idle, hard, flags, importance)
 	}
 
 	b = b[flowDescLen:]

@@ -20,7 +20,8 @@ func (d *decoder) groupDesc(b []byte) (g *flow.Group, n int, err error) {
 	n = int(u16(b))
 	buckets := int(u16(b[8:]))
 	if n < groupDescLen || n > len(b) || groupDescLen+buckets > n {
-		return nil, 0, fmt.Errorf("%w: group description of %d bytes, %d of them buckets", ErrProtocol, n, buckets)
+		return nil, 0, fmt.Errorf("%w: group description of %d bytes, %d of them buckets",
+			ErrProtocol, n, buckets)
 	}
 	g = &flow.Group{ID: u32(b[4:])}
 	if g.Method, err = groupMethod(b[groupDescLen+buckets : n]); err != nil {
@@ -104,7 +105,9 @@ func groupMethod(b []byte) (flow.Method, error) {
 	count := 0
 	err := properties(b, func(_ uint16, p []byte) {
 		count++
-		i := slices.IndexFunc(methodTemplates[:], func(t []byte) bool { return bytes.Equal(t[:u16(t[2:])], p) })
+		i := slices.IndexFunc(methodTemplates[:], func(t []byte) bool {
+			return bytes.Equal(t[:u16(t[2:])], p)
+		})
 		if i >= 0 {
 			method = flow.Method(i)
 		}

@@ -65,7 +65,10 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 		bits := h & learnBits
 		switch h &^ learnBits {
 		case learnImmediate: // only the Ethernet type is ever matched by value
-			if bits != 16 || len(b) < 10 || u32(b[4:]) != nxmEthType && u32(b[4:]) != oxmEthType || u16(b[8:]) != 0 || l.EthType != 0 {
+			if bits != 16 || len(b) < 10 || l.EthType != 0 {
+				return l, false
+			}
+			if to := u32(b[4:]); to != nxmEthType && to != oxmEthType || u16(b[8:]) != 0 {
 				return l, false
 			}
 			l.EthType = u16(b[2:])

@@ -97,7 +97,8 @@ func output(b []byte, port uint32, maxLen uint16) []byte {
 func setFieldAction(b []byte, a flow.SetField) ([]byte, error) {
 	all := uint64(1)<<a.Field.Bits() - 1
 	if a.Mask == 0 || a.Mask&^all != 0 || a.Value&^a.Mask != 0 {
-		return b, fmt.Errorf("%s: value %#x and mask %#x do not fit each other or the field", a, a.Value, a.Mask)
+		return b, fmt.Errorf("%s: value %#x and mask %#x do not fit each other or the field",
+			a, a.Value, a.Mask)
 	}
 	if int(a.Field) >= len(setTemplates) || setTemplates[a.Field][0] == nil {
 		return b, fmt.Errorf("field %s cannot be set", a.Field)
@@ -139,7 +140,8 @@ var fieldHeaders = [...]uint32{
 }
 
 func checkSubfield(s flow.Subfield) error {
-	if int(s.Field) >= len(fieldHeaders) || fieldHeaders[s.Field] == 0 || s.N == 0 || int(s.Ofs)+int(s.N) > s.Field.Bits() {
+	known := int(s.Field) < len(fieldHeaders) && fieldHeaders[s.Field] != 0
+	if !known || s.N == 0 || int(s.Ofs)+int(s.N) > s.Field.Bits() {
 		return errors.New("bits out of the field")
 	}
 	return nil
@@ -179,7 +181,8 @@ func (e *encoder) ct(b []byte, a flow.CT) ([]byte, error) {
 	}
 	if needs := n.Kind > flow.NATExisting; needs != n.Addr.IsValid() ||
 		n.PortMin != 0 && (!needs || n.Addr.IsUnspecified()) || n.Addr.Zone() != "" {
-		return b, fmt.Errorf("%s: the translation lacks an address, or has one or a port that it cannot have", a)
+		return b, fmt.Errorf("%s: the translation lacks an address, or has one or a port that it cannot have",
+			a)
 	}
 
 	shape := ctShape(a)

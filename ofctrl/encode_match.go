@@ -114,11 +114,15 @@ func checkMatch(m *flow.Match) error {
 			return fmt.Errorf("prefix %s matches everything or has bits beyond its length", p)
 		}
 	}
-	for _, v := range [...]flow.Bits{m.CTState, m.CTMark, m.TCPFlags, m.SrcPort, m.Frag, m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3]} {
+	for _, v := range [...]flow.Bits{
+		m.CTState, m.CTMark, m.TCPFlags, m.SrcPort, m.Frag,
+		m.Reg[0], m.Reg[1], m.Reg[2], m.Reg[3],
+	} {
 		if v.Value&^v.Mask != 0 {
 			return fmt.Errorf("value %#x has bits beyond its mask %#x", v.Value, v.Mask)
 		}
 	}
+
 	if m.SrcPort.Mask > portBits {
 		return fmt.Errorf("mask %#x of the source port has more than 16 bits", m.SrcPort.Mask)
 	}

@@ -218,7 +218,8 @@ func meterMod(b []byte, xid uint32, command int, m flow.Meter) ([]byte, error) {
 		return b, fmt.Errorf("meter id %#x is reserved", m.ID)
 	}
 	if command != meterDelete && (m.Rate == 0 || m.Burst == 0) {
-		return b, fmt.Errorf("meter %d needs a rate and a burst: Open vSwitch puts a burst of its own for 0", m.ID)
+		return b, fmt.Errorf("meter %d needs a rate and a burst: Open vSwitch puts a burst of its own for 0",
+			m.ID)
 	}
 	om := ofctrl.NewMeter(m.ID, ofctrl.MeterPktps|ofctrl.MeterBurst|ofctrl.MeterStats, nil)
 	if command != meterDelete {

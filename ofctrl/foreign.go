@@ -193,7 +193,11 @@ func (c *Conn) Foreign() Foreign {
 		}
 	}
 	slices.SortFunc(out.Kept, func(a, b *flow.Flow) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Match.String(), b.Match.String()))
+		return cmp.Or(
+			cmp.Compare(a.Table, b.Table),
+			cmp.Compare(b.Priority, a.Priority),
+			cmp.Compare(a.Match.String(), b.Match.String()),
+		)
 	})
 	return out
 }
@@ -223,7 +227,8 @@ func (o *foreignFlows) end(tables []uint8) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for d, k := range o.known {
-		if k.read != o.read && slices.Contains(tables, k.table) && (o.watch == nil || !slices.Contains(o.tables, k.table)) {
+		unwatched := o.watch == nil || !slices.Contains(o.tables, k.table)
+		if k.read != o.read && unwatched && slices.Contains(tables, k.table) {
 			o.drop(d, k)
 		}
 	}
@@ -238,7 +243,12 @@ func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
 	}
 	for _, f := range set {
 		if there, ok := o.known[f.Key.Digest(o.seed)]; ok {
-			list = append(list, Rejection{Op: OpSet, Object: f, Cause: fmt.Errorf("%w, and cookie=%#x; remove it, or move nkp with --table-base", ErrForeignFlow, there.cookie)})
+			list = append(list, Rejection{
+				Op:     OpSet,
+				Object: f,
+				Cause: fmt.Errorf("%w, and cookie=%#x; remove it, or move nkp with --table-base",
+					ErrForeignFlow, there.cookie),
+			})
 		}
 	}
 	return list
@@ -423,6 +433,8 @@ func (c *Conn) upToDate(ctx context.Context) error {
 	case <-c.done:
 		return c.err
 	case <-time.After(pauseWait):
-		return fmt.Errorf("the switch has reported no flows of other owners for %v, and says that it will go on", pauseWait)
+		return fmt.Errorf("the switch has reported no flows of other owners for %v, "+
+			"and says that it will go on",
+			pauseWait)
 	}
 }

@@ -90,7 +90,8 @@ func (c *Conn) dispatch(f frame) (err error) {
 func (c *Conn) strayError(f frame) {
 	if c.strays++; c.strays&(c.strays-1) == 0 {
 		e, _ := parseError(f)
-		c.opts.Log.Warn("switch sent an error that answers no request of ours", "error", e, "xid", f.xid(), "count", c.strays)
+		c.opts.Log.Warn("switch sent an error that answers no request of ours",
+			"error", e, "xid", f.xid(), "count", c.strays)
 	}
 }
 

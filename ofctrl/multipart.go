@@ -26,9 +26,16 @@ const (
 
 // mpNames are the multipart types' names, for errors.
 var mpNames = map[uint16]string{
-	mpFlowDesc: "flow descriptions", mpTable: "table statistics", mpFlowMonitor: "a flow monitor", mpAggregate: "the number of flows", mpGroupStats: "group statistics",
-	mpGroupDesc: "group descriptions", mpMeterDesc: "meter descriptions", mpMeterStats: "meter statistics", mpPortDesc: "port descriptions",
-	mpPortStats: "port statistics",
+	mpFlowDesc:    "flow descriptions",
+	mpTable:       "table statistics",
+	mpFlowMonitor: "a flow monitor",
+	mpAggregate:   "the number of flows",
+	mpGroupStats:  "group statistics",
+	mpGroupDesc:   "group descriptions",
+	mpMeterDesc:   "meter descriptions",
+	mpMeterStats:  "meter statistics",
+	mpPortDesc:    "port descriptions",
+	mpPortStats:   "port statistics",
 }
 
 // maxAnswer bounds what one question may bring in, in bytes; a flow takes some 400.
@@ -103,7 +110,11 @@ func (q *question) end(err error) {
 
 // ask sends n multipart requests of a type, whose bodies are appended by add, and hands the bodies of the
 // replies to each. When it returns each is not running and will not run again.
-func (c *Conn) ask(ctx context.Context, typ uint16, n int, add func(b []byte, i int) ([]byte, error), each func(body []byte) error) error {
+func (c *Conn) ask(
+	ctx context.Context, typ uint16, n int,
+	add func(b []byte, i int) ([]byte, error),
+	each func(body []byte) error,
+) error {
 	if n == 0 {
 		return nil
 	}

@@ -27,7 +27,12 @@ func (c *Conn) Ports(ctx context.Context) (list []Port, err error) {
 			}
 			name, _, _ := bytes.Cut(b[16:32], []byte{0})
 			config := u32(b[32:])
-			list = append(list, Port{string(name), config&noReceive != 0, config&noForward != 0, config&noPacketIn != 0})
+			list = append(list, Port{
+				string(name),
+				config&noReceive != 0,
+				config&noForward != 0,
+				config&noPacketIn != 0,
+			})
 			b = b[u16(b[4:]):]
 		}
 		return nil

@@ -288,7 +288,9 @@ func (f *Filter) own(cookie uint64) bool {
 
 // foreign reports whether a flow with this cookie is another owner's.
 func (f *Filter) foreign(cookie uint64) bool {
-	return !f.own(cookie) && !slices.ContainsFunc(f.Volatile, func(k flow.Cookies) bool { return cookie&k.Mask == k.Cookie })
+	return !f.own(cookie) && !slices.ContainsFunc(f.Volatile, func(k flow.Cookies) bool {
+		return cookie&k.Mask == k.Cookie
+	})
 }
 
 // maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual
@@ -318,7 +320,8 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 		return nil
 	}
 	var ids []uint32
-	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, func(id uint32, _ []byte) { ids = append(ids, id) }); err != nil {
+	note := func(id uint32, _ []byte) { ids = append(ids, id) }
+	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, note); err != nil {
 		return err
 	}
 	if r.pause == nil {

@@ -33,7 +33,8 @@ func ParseTarget(s string) (Target, error) {
 		}
 		return Target{Network: "tcp", Address: addr, TLS: scheme == "ssl"}, nil
 	}
-	return Target{}, fmt.Errorf("openflow target %q: want unix:/PATH, /PATH, tcp:HOST:PORT or ssl:HOST:PORT", s)
+	return Target{}, fmt.Errorf("openflow target %q: want unix:/PATH, /PATH, tcp:HOST:PORT or ssl:HOST:PORT",
+		s)
 }
 
 // maxSocketPath is the longest path of a UNIX socket: sun_path has 108 bytes, the last of them zero
@@ -45,7 +46,9 @@ func unixTarget(s, path string) (Target, error) {
 		return Target{}, fmt.Errorf("openflow target %q: the path is missing", s)
 	}
 	if len(path) > maxSocketPath {
-		return Target{}, fmt.Errorf("openflow target %q: the path is longer than a socket's may be (%d bytes)", s, maxSocketPath)
+		return Target{}, fmt.Errorf("openflow target %q: the path is longer than a socket's may be "+
+			"(%d bytes)",
+			s, maxSocketPath)
 	}
 	return Target{Network: "unix", Address: path}, nil
 }

@@ -19,7 +19,9 @@ import (
 // differ are written into a copy of it.
 
 var (
-	outputTemplate   = mustMarshal(&openflow15.ActionOutput{ActionHeader: header(openflow15.ActionType_Output, 16)})
+	outputTemplate = mustMarshal(&openflow15.ActionOutput{
+		ActionHeader: header(openflow15.ActionType_Output, 16),
+	})
 	groupTemplate    = mustMarshal(openflow15.NewActionGroup(0))
 	meterTemplate    = mustMarshal(ofctrl.NewMeterAction(0).GetActionMessage())
 	decTTLTemplate   = mustMarshal(openflow15.NewActionDecNwTtl())
@@ -94,7 +96,8 @@ func setTemplate(name string, width int) [2][]byte {
 func hashTemplate(name string, width int) []byte {
 	// in the order in which Open vSwitch reports them
 	seed, client := field("NXM_NX_REG3", false), field(name, false)
-	seed.Value, client.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4)), bytesValue(bytes.Repeat([]byte{0xff}, width))
+	seed.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4))
+	client.Value = bytesValue(bytes.Repeat([]byte{0xff}, width))
 	return mustMarshal(openflow15.NewNTRSelectionMethod(openflow15.NTR_HASH, 0, *seed, *client))
 }
 
@@ -150,7 +153,8 @@ func newCTTemplate(a flow.CT) ctTemplate {
 	if a.Table == flow.NoTable {
 		table = nil
 	}
-	t.bytes = mustMarshal(ofctrl.NewNXConnTrackAction(a.Commit, false, table, &zone, acts...).GetActionMessage())
+	ct := ofctrl.NewNXConnTrackAction(a.Commit, false, table, &zone, acts...)
+	t.bytes = mustMarshal(ct.GetActionMessage())
 	return t
 }
 
@@ -206,18 +210,22 @@ func learnAction(a flow.Learn) *openflow15.NXActionLearn {
 			DstField: &openflow15.NXLearnSpecField{Field: field("NXM_OF_ETH_TYPE", false)},
 		})
 	}
+
 	sub := func(s flow.Subfield) *openflow15.NXLearnSpecField {
-		return &openflow15.NXLearnSpecField{Field: field(strings.TrimSuffix(flow.Whole(s.Field).String(), "[]"), false), Ofs: uint16(s.Ofs)}
+		name := strings.TrimSuffix(flow.Whole(s.Field).String(), "[]")
+		return &openflow15.NXLearnSpecField{Field: field(name, false), Ofs: uint16(s.Ofs)}
 	}
 	for _, m := range a.Match {
 		if m.N != 0 {
 			l.LearnSpecs = append(l.LearnSpecs, &openflow15.NXLearnSpec{
-				Header: openflow15.NewLearnHeaderMatchFromField(uint16(m.N)), SrcField: sub(m), DstField: sub(m),
+				Header:   openflow15.NewLearnHeaderMatchFromField(uint16(m.N)),
+				SrcField: sub(m), DstField: sub(m),
 			})
 		}
 	}
 	l.LearnSpecs = append(l.LearnSpecs, &openflow15.NXLearnSpec{
-		Header: openflow15.NewLearnHeaderLoadFromField(uint16(a.Load.N)), SrcField: sub(a.Load), DstField: sub(a.Load),
+		Header:   openflow15.NewLearnHeaderLoadFromField(uint16(a.Load.N)),
+		SrcField: sub(a.Load), DstField: sub(a.Load),
 	})
 	return l
 }

@@ -16,7 +16,8 @@ const hardTimeoutAt = 28
 // if this process ends. A flow that is there already starts anew.
 func (c *Conn) AddTemporary(ctx context.Context, flows []*flow.Flow, lifetime time.Duration) error {
 	encoder := newEncoder()
-	errs, err := c.doBatch(ctx, "temporary flows", len(flows), func(b []byte, i int, xid uint32) ([]byte, error) {
+	n := len(flows)
+	errs, err := c.doBatch(ctx, "temporary flows", n, func(b []byte, i int, xid uint32) ([]byte, error) {
 		at := len(b)
 		b, err := encoder.flowAdd(b, xid, flows[i])
 		if err != nil {

@@ -45,9 +45,13 @@ const (
 
 var typeNames = map[msgType]string{
 	typeHello: "HELLO", typeError: "ERROR", typeEchoRequest: "ECHO_REQUEST", typeEchoReply: "ECHO_REPLY",
-	typeExperimenter: "EXPERIMENTER", typeFeaturesRequest: "FEATURES_REQUEST", typeFeaturesReply: "FEATURES_REPLY",
-	typeSetConfig: "SET_CONFIG", typePacketIn: "PACKET_IN", typePacketOut: "PACKET_OUT", typeFlowMod: "FLOW_MOD",
-	typeGroupMod: "GROUP_MOD", typeMultipartRequest: "MULTIPART_REQUEST", typeMultipartReply: "MULTIPART_REPLY",
+	typeExperimenter:    "EXPERIMENTER",
+	typeFeaturesRequest: "FEATURES_REQUEST",
+	typeFeaturesReply:   "FEATURES_REPLY",
+	typeSetConfig:       "SET_CONFIG", typePacketIn: "PACKET_IN",
+	typePacketOut: "PACKET_OUT", typeFlowMod: "FLOW_MOD",
+	typeGroupMod:         "GROUP_MOD",
+	typeMultipartRequest: "MULTIPART_REQUEST", typeMultipartReply: "MULTIPART_REPLY",
 	typeBarrierRequest: "BARRIER_REQUEST", typeBarrierReply: "BARRIER_REPLY", typeSetAsync: "SET_ASYNC",
 	typeMeterMod: "METER_MOD", typeRequestForward: "REQUESTFORWARD", typeBundleControl: "BUNDLE_CONTROL",
 	typeBundleAdd: "BUNDLE_ADD_MESSAGE",

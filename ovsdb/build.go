@@ -64,7 +64,11 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 
 	for _, c := range r.controllers {
 		if slices.Contains(row.Controller, c.UUID) {
-			b.Controllers = append(b.Controllers, Controller{plain(c.Target), c.IsConnected, firstLine(c.Status["last_error"])})
+			b.Controllers = append(b.Controllers, Controller{
+				plain(c.Target),
+				c.IsConnected,
+				firstLine(c.Status["last_error"]),
+			})
 		}
 	}
 	slices.SortFunc(b.Controllers, func(x, y Controller) int { return cmp.Compare(x.Target, y.Target) })
@@ -84,7 +88,9 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 
 	}
 	slices.SortFunc(b.Ports, comparePorts)
-	slices.SortFunc(r.mirrors, func(x, y mirrorRow) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UUID, y.UUID)) })
+	slices.SortFunc(r.mirrors, func(x, y mirrorRow) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.UUID, y.UUID))
+	})
 	for _, m := range r.mirrors {
 		if slices.Contains(row.Mirrors, m.UUID) && m.OutputPort != nil {
 			b.mirror(m, ports[*m.OutputPort].Name)
@@ -93,7 +99,8 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 	b.oneOwner()
 	b.oddPorts(func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) },
 		"Port has %s, most pods' ports %s: NORMAL forwarding may keep it apart from them")
-	b.oddPorts(func(p *Port) string { return p.mtu }, "Interface.mtu is %s, most pods' ports %s: larger packets to it or from it get lost")
+	b.oddPorts(func(p *Port) string { return p.mtu },
+		"Interface.mtu is %s, most pods' ports %s: larger packets to it or from it get lost")
 	b.ovn = ovnEvidence(b.Switch, row, ports, interfaces)
 	slices.Sort(b.Warnings)
 	if more := len(b.Warnings) - maxWarnings; more > 0 {
@@ -175,10 +182,14 @@ func (b *builder) port(port portRow, i interfaceRow) {
 	slices.Sort(p.Trunks)
 
 	if i.Policing > 0 {
-		p.Limited = append(p.Limited, fmt.Sprintf("Interface.ingress_policing_rate is %d kbit/s: what the port sends beyond is dropped", i.Policing))
+		p.Limited = append(p.Limited,
+			fmt.Sprintf("Interface.ingress_policing_rate is %d kbit/s: what the port sends beyond is dropped",
+				i.Policing))
 	}
 	if port.QoS != nil {
-		p.Limited = append(p.Limited, fmt.Sprintf("Port.qos is %s (ovs-vsctl list QoS): what is sent to the port beyond its rate waits, or is dropped", plain(*port.QoS)))
+		p.Limited = append(p.Limited,
+			fmt.Sprintf("Port.qos is %s (ovs-vsctl list QoS): what is sent to the port "+
+				"beyond its rate waits, or is dropped", plain(*port.QoS)))
 	}
 
 	b.Ports = append(b.Ports, p)
@@ -205,13 +216,17 @@ func deadBy(port portRow, i interfaceRow) (dead []string) {
 // mirror records what a Mirror with an output port means.
 func (b *builder) mirror(m mirrorRow, output string) {
 	if m.SelectAll {
-		b.Warnings = append(b.Warnings, fmt.Sprintf("mirror %s: Mirror.select_all is true: each packet of the bridge is also sent to port %s",
-			plain(m.Name), plain(output)))
+		b.Warnings = append(b.Warnings,
+			fmt.Sprintf("mirror %s: Mirror.select_all is true: "+
+				"each packet of the bridge is also sent to port %s",
+				plain(m.Name), plain(output)))
 	}
 	for i := range b.Ports {
 		if p := &b.Ports[i]; p.PortName == output {
-			p.Limited = append(p.Limited, fmt.Sprintf("Mirror.output_port of %s is this port: NORMAL forwarding neither reaches it nor takes what it sends",
-				plain(m.Name)))
+			p.Limited = append(p.Limited,
+				fmt.Sprintf("Mirror.output_port of %s is this port: "+
+					"NORMAL forwarding neither reaches it nor takes what it sends",
+					plain(m.Name)))
 		}
 	}
 }
@@ -338,8 +353,10 @@ func (b *builder) own(i int, owner map[netip.Addr]int) {
 		first, taken := owner[a]
 		if taken {
 			f := &b.Ports[first]
-			f.Limited = append(f.Limited, fmt.Sprintf("Interface.external_ids:ip_addresses of %s has %s, too: nkp sends its packets to %s",
-				plain(p.Name), a, plain(f.Name)))
+			f.Limited = append(f.Limited,
+				fmt.Sprintf("Interface.external_ids:ip_addresses of %s has %s, too: "+
+					"nkp sends its packets to %s",
+					plain(p.Name), a, plain(f.Name)))
 		} else {
 			owner[a] = i
 		}

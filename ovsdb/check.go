@@ -28,7 +28,9 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; start ovsdb-server or name its socket with --ovsdb", e.Endpoint, e.Err)
+	return fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; "+
+		"start ovsdb-server or name its socket with --ovsdb",
+		e.Endpoint, e.Err)
 }
 
 // Unwrap returns ErrUnreachable and the cause.
@@ -45,7 +47,9 @@ func (e *NoBridgeError) Error() string {
 	if len(e.Bridges) > 0 {
 		here = plainList(e.Bridges)
 	}
-	return fmt.Sprintf("bridge %s does not exist; create it or name another with --bridge; bridges here: %s", plain(e.Bridge), here)
+	return fmt.Sprintf("bridge %s does not exist; create it or name another with --bridge; "+
+		"bridges here: %s",
+		plain(e.Bridge), here)
 }
 
 // plainList joins at most twenty names.
@@ -72,7 +76,8 @@ type NoOpenFlow15Error struct {
 }
 
 func (e *NoOpenFlow15Error) Error() string {
-	return fmt.Sprintf("bridge %s does not speak OpenFlow 1.5; run ovs-vsctl set Bridge %s protocols=%s, or let --configure-bridge do it",
+	return fmt.Sprintf("bridge %s does not speak OpenFlow 1.5; "+
+		"run ovs-vsctl set Bridge %s protocols=%s, or let --configure-bridge do it",
 		plain(e.Bridge), plain(e.Bridge), strings.ReplaceAll(plainList(e.Protocols), ", ", ","))
 }
 
@@ -86,7 +91,9 @@ type OVNError struct {
 }
 
 func (e *OVNError) Error() string {
-	return fmt.Sprintf("bridge %s is run by OVN (%s), which deletes the flows of others; name another bridge with --bridge, or remove what OVN left behind", plain(e.Bridge), e.Evidence)
+	return fmt.Sprintf("bridge %s is run by OVN (%s), which deletes the flows of others; "+
+		"name another bridge with --bridge, or remove what OVN left behind",
+		plain(e.Bridge), e.Evidence)
 }
 
 // Unwrap returns ErrOVN.
@@ -122,7 +129,10 @@ func (s Switch) wantProtocols() []string {
 // Not evidence: ovn-localnet-port and ovn-l2gateway-port, which are set on both
 // sides of a patch between the integration bridge and a bridge that OVN does not
 // run.
-func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces map[string]interfaceRow) string {
+func ovnEvidence(
+	s Switch, row bridgeRow,
+	ports map[string]portRow, interfaces map[string]interfaceRow,
+) string {
 	// Both keys may carry the chassis' name, for a host with several chassis.
 	get := func(key string) string {
 		if id := s.SystemIDs["system-id"]; id != "" && s.SystemIDs[key+"-"+id] != "" {
@@ -139,7 +149,8 @@ func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces m
 		return "external_ids of the Open_vSwitch row have ovn-remote"
 	}
 	if k := firstKey(row.ExternalIDs, func(k string) bool {
-		return strings.HasPrefix(k, "ct-zone-") || k == "ovn-nb-cfg" || k == "ovn-nb-cfg-ts" || k == "ovn-startup-ts"
+		return strings.HasPrefix(k, "ct-zone-") ||
+			k == "ovn-nb-cfg" || k == "ovn-nb-cfg-ts" || k == "ovn-startup-ts"
 	}); k != "" {
 		return "external_ids of the bridge have " + quote(k)
 	}
@@ -154,7 +165,8 @@ func ovnEvidence(s Switch, row bridgeRow, ports map[string]portRow, interfaces m
 		}
 		for _, id := range p.Interfaces {
 			if _, ok := interfaces[id].ExternalIDs["ovn-installed"]; ok {
-				found = least(found, fmt.Sprintf("external_ids of interface %s have ovn-installed", plain(interfaces[id].Name)))
+				name := plain(interfaces[id].Name)
+				found = least(found, fmt.Sprintf("external_ids of interface %s have ovn-installed", name))
 			}
 		}
 	}

@@ -42,7 +42,8 @@ func parseEndpoint(s string) (endpoint, error) {
 func ManagementSocket(endpoint, bridge string) (string, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix:")
 	if !ok || !filepath.IsAbs(path) {
-		return "", fmt.Errorf("ovsdb endpoint %q does not tell where the OpenFlow socket of %s is; name it with --openflow", endpoint, bridge)
+		return "", fmt.Errorf("ovsdb endpoint %q does not tell where the OpenFlow socket of %s is; "+
+			"name it with --openflow", endpoint, bridge)
 	}
 	if bridge == "" || strings.ContainsAny(bridge, "/\x00") || bridge == "." || bridge == ".." {
 		return "", fmt.Errorf("%q is no name of a bridge", bridge)

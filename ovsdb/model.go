@@ -94,10 +94,19 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 	return map[string]ovsdb.MonitorRequest{
 		database:     columns("bridges", "external_ids", "other_config", "ovs_version"),
 		"Controller": columns("target", "is_connected", "status"),
-		"Bridge":     columns("name", "datapath_type", "datapath_id", "protocols", "fail_mode", "controller", "external_ids", "ports", "mirrors"),
-		"Port":       columns("name", "interfaces", "tag", "trunks", "vlan_mode", "external_ids", "qos", "status", "rstp_status"),
-		"Mirror":     columns("name", "select_all", "output_port"),
-		"Interface":  columns("name", "type", "ofport", "mac_in_use", "external_ids", "error", "link_state", "admin_state", "ingress_policing_rate", "mtu"),
+		"Bridge": columns(
+			"name", "datapath_type", "datapath_id", "protocols", "fail_mode",
+			"controller", "external_ids", "ports", "mirrors",
+		),
+		"Port": columns(
+			"name", "interfaces", "tag", "trunks", "vlan_mode",
+			"external_ids", "qos", "status", "rstp_status",
+		),
+		"Mirror": columns("name", "select_all", "output_port"),
+		"Interface": columns(
+			"name", "type", "ofport", "mac_in_use", "external_ids",
+			"error", "link_state", "admin_state", "ingress_policing_rate", "mtu",
+		),
 	}
 }
 

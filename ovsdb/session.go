@@ -141,7 +141,9 @@ func (s *session) call(ctx context.Context, method string, args []any, reply any
 }
 
 // transact runs a transaction (RFC 7047 §4.1.3).
-func (s *session) transact(ctx context.Context, ops ...ovsdb.Operation) (results []ovsdb.OperationResult, err error) {
+func (s *session) transact(
+	ctx context.Context, ops ...ovsdb.Operation,
+) (results []ovsdb.OperationResult, err error) {
 	err = s.call(ctx, "transact", ovsdb.NewTransactArgs(database, ops...), &results)
 	if err != nil {
 		return nil, err
@@ -178,7 +180,8 @@ func (s *session) start(ctx context.Context) (err error) {
 	go s.cache.Run(s.lost) // drains its queue of events, which is not used
 
 	var rows ovsdb.TableUpdates2
-	if err := s.call(ctx, ovsdb.ConditionalMonitorRPC, ovsdb.NewMonitorArgs(database, "nkp", newMonitor()), &rows); err != nil {
+	monitor := ovsdb.NewMonitorArgs(database, "nkp", newMonitor())
+	if err := s.call(ctx, ovsdb.ConditionalMonitorRPC, monitor, &rows); err != nil {
 		return err
 	}
 	if err := s.cache.Populate2(rows); err != nil {

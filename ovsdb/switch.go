@@ -146,15 +146,18 @@ func (s Switch) Uplink(want string) (Port, error) {
 		}
 		return p, nil
 	}
+
 	if p, ok := s.PortByName(want); ok {
 		return s.usable(p)
 	}
 	if list := s.members(want); len(list) > 1 {
-		return Port{}, s.noUplink(fmt.Sprintf("has %s as a bond of %s, which are ports of their own to OpenFlow", plain(want), plainList(list)))
+		return Port{}, s.noUplink(fmt.Sprintf("has %s as a bond of %s, which are ports of their own to OpenFlow",
+			plain(want), plainList(list)))
 	} else if len(list) == 1 {
 		p, _ := s.PortByName(list[0])
 		return s.usable(p)
 	}
+
 	if n, err := strconv.ParseUint(want, 10, 32); err == nil {
 		if p, ok := s.PortByNumber(uint32(n)); ok {
 			return p, nil
@@ -206,7 +209,8 @@ func (s Switch) noUplink(what string) error {
 	if len(others) > 0 {
 		ports = strings.Join(others, ", ")
 	}
-	return fmt.Errorf("%w: bridge %s %s; pass --uplink-port, ports here: %s", ErrNoUplink, plain(s.Bridge), what, ports)
+	return fmt.Errorf("%w: bridge %s %s; pass --uplink-port, ports here: %s",
+		ErrNoUplink, plain(s.Bridge), what, ports)
 }
 
 // GatewayPolicy reports whether the database shows that policy is enforced at the
@@ -216,8 +220,10 @@ func (s Switch) GatewayPolicy() (bool, string) {
 		name string
 		ids  map[string]string
 	}{{"bridge " + plain(s.Bridge), s.ExternalIDs}, {"the Open_vSwitch row", s.SystemIDs}} {
-		if k := firstKey(from.ids, func(k string) bool { return strings.HasPrefix(strings.ToLower(k), "nsx") }); k != "" {
-			return true, fmt.Sprintf("external_ids of %s have %s: NSX enforces policy at the gateway", from.name, quote(k))
+		isNSX := func(k string) bool { return strings.HasPrefix(strings.ToLower(k), "nsx") }
+		if k := firstKey(from.ids, isNSX); k != "" {
+			return true, fmt.Sprintf("external_ids of %s have %s: NSX enforces policy at the gateway",
+				from.name, quote(k))
 		}
 	}
 	return false, ""

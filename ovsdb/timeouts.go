@@ -16,9 +16,17 @@ func (c *Client) Timeouts(ctx context.Context, datapathType string, zone uint16)
 	}
 	var ops []ovsdb.Operation
 	for _, t := range []struct{ table, column string }{
-		{database, "datapaths"}, {"Datapath", "ct_zones"}, {"CT_Zone", "timeout_policy"}, {"CT_Timeout_Policy", "timeouts"},
+		{database, "datapaths"},
+		{"Datapath", "ct_zones"},
+		{"CT_Zone", "timeout_policy"},
+		{"CT_Timeout_Policy", "timeouts"},
 	} {
-		ops = append(ops, ovsdb.Operation{Op: ovsdb.OperationSelect, Table: t.table, Columns: []string{"_uuid", t.column}, Where: []ovsdb.Condition{}})
+		ops = append(ops, ovsdb.Operation{
+			Op:      ovsdb.OperationSelect,
+			Table:   t.table,
+			Columns: []string{"_uuid", t.column},
+			Where:   []ovsdb.Condition{},
+		})
 	}
 	results, err := s.transact(ctx, ops...)
 	if err != nil {

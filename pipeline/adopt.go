@@ -12,7 +12,9 @@ import (
 
 // indexOf returns the index of an endpoint in a sorted list, or vacant.
 func indexOf(es []k8s.Endpoint, at netip.AddrPort) uint32 {
-	i, ok := slices.BinarySearchFunc(es, at, func(e k8s.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+	i, ok := slices.BinarySearchFunc(es, at, func(e k8s.Endpoint, at netip.AddrPort) int {
+		return e.Addr.Compare(at)
+	})
 	if !ok {
 		return vacant
 	}
@@ -37,7 +39,8 @@ func (x *Comparison) noteSlot(f *flow.Flow) {
 		return
 	}
 	reg1, reg3 := f.Match.Reg[1], f.Match.Reg[3]
-	if depth := bits.Len32(reg3.Mask); reg3.Mask != 1<<depth-1 || depth < groupBits || reg3.Value&^reg3.Mask != 0 {
+	depth := bits.Len32(reg3.Mask)
+	if reg3.Mask != 1<<depth-1 || depth < groupBits || reg3.Value&^reg3.Mask != 0 {
 		return
 	}
 	kind := uint32(groupCluster)

@@ -87,7 +87,8 @@ func (c *Compiler) places() map[place]claimant {
 	for n, p := range c.ports {
 		for _, f := range p.sp.Frontends {
 			if f.ShadowedBy == "" {
-				at[place{ethType(n.Family), ipProto(n.Protocol), f.Address, f.Port}] = claimant{n, f.Type == k8s.ClusterIP}
+				where := place{ethType(n.Family), ipProto(n.Protocol), f.Address, f.Port}
+				at[where] = claimant{n, f.Type == k8s.ClusterIP}
 			}
 		}
 	}

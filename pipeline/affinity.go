@@ -81,7 +81,10 @@ func (s *service) affinity() {
 	var refused, pinless flow.Match
 	refused.Reg[2] = flow.Bits{Value: endpointIDBit, Mask: endpointIDBit}
 	refused.Reg[3] = flow.Bits{Value: chooseTried, Mask: chooseTried | chooseLearned}
-	s.share(tablePinned, 200, 0, refused, flow.SetField{Field: flow.Reg2, Mask: 0xffffffff}, setChoice(choosePinless, 0xffffffff), s.resubmit(tablePinned))
+	s.share(tablePinned, 200, 0, refused,
+		flow.SetField{Field: flow.Reg2, Mask: 0xffffffff},
+		setChoice(choosePinless, 0xffffffff),
+		s.resubmit(tablePinned))
 	pinless.Reg[3] = flow.Bits{Value: choosePinless, Mask: choosePinless}
 	s.share(tableLearn, 200, 0, pinless, s.resubmit(tablePinned))
 }

@@ -31,7 +31,10 @@ type builder struct {
 	isOnce   keys // of what addOnce adds
 }
 
-func (b *builder) flow(table uint8, priority uint16, id uint32, m flow.Match, actions ...flow.Action) *flow.Flow {
+func (b *builder) flow(
+	table uint8, priority uint16, id uint32,
+	m flow.Match, actions ...flow.Action,
+) *flow.Flow {
 	if table == tableEntry && b.Layout.passes() { // not again what nkp has passed on
 		m.Clear31 = b.Layout.ExitRegister
 	}

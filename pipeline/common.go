@@ -83,7 +83,11 @@ const (
 
 // nodePorts are the ports 30000 to 32767 as masked matches.
 var nodePorts = []flow.Bits{
-	{Value: 0x7530, Mask: 0xfff0}, {Value: 0x7540, Mask: 0xffc0}, {Value: 0x7580, Mask: 0xff80}, {Value: 0x7600, Mask: 0xfe00}, {Value: 0x7800, Mask: 0xf800},
+	{Value: 0x7530, Mask: 0xfff0},
+	{Value: 0x7540, Mask: 0xffc0},
+	{Value: 0x7580, Mask: 0xff80},
+	{Value: 0x7600, Mask: 0xfe00},
+	{Value: 0x7800, Mask: 0xf800},
 }
 
 // NextHopMAC is the MAC of the router to which the node's kernel sends packets for Services. It exists only
@@ -126,7 +130,8 @@ func (b *builder) entry() {
 		if !b.Elsewhere(k8s.FamilyOf(ip)) && slices.Contains(b.NodeIPs, ip) {
 			next = b.ct(b.Layout.ZoneSNAT, tableUnSNAT)
 		}
-		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
+		b.add(tableEntry, prioNode, 0, b.nearEntry(ip),
+			flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
 	}
 	for _, ip := range b.HairpinIPs {
 		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), b.ct(b.Layout.ZoneSNAT, tableUnSNAT))
@@ -162,7 +167,9 @@ func (b *builder) classify(table uint8, f k8s.Family) {
 	from(prioFromNode, at(flow.PortLocal), k8s.ThisNode)
 	for _, ip := range b.LocalIPs {
 		if k8s.FamilyOf(ip) == f {
-			from(prioFromNode, b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))), k8s.ThisNode)
+			from(prioFromNode,
+				b.near(table, prioNearSource, nearSource, flow.Match{}, fromNet(host(ip))),
+				k8s.ThisNode)
 		}
 	}
 
@@ -205,31 +212,46 @@ func (b *builder) track() {
 
 // icmpErrors translates ICMP errors, both the outer header and the quoted packet. An error belongs to the
 // connection of the quoted packet (ct_state rel). A plain ct(nat) is not enough for a Service's connections:
-//   - The kernel translates an error about the endpoint's packets, which is in the client's direction, only when it commits
-//     (net/openvswitch/conntrack.c, ovs_ct_nat).
-//   - Open vSwitch's userspace conntrack mistakes an outer ICMPv6 header for one of the quoted protocol when it adjusts the
-//     checksum to a new address (lib/conntrack.c, nat_packet_ipv6). That changes the MTU of an error about UDP, and the
-//     quoted source of one about TCP. Where the address is the right one already, nothing is adjusted. The quoted source
-//     is written afterwards where the outer destination changes, so that only UDP is left with a wrong MTU there.
+//   - The kernel translates an error about the endpoint's packets, which is in the client's direction, only
+//     when it commits (net/openvswitch/conntrack.c, ovs_ct_nat).
+//   - Open vSwitch's userspace conntrack mistakes an outer ICMPv6 header for one of the quoted protocol when
+//     it adjusts the checksum to a new address (lib/conntrack.c, nat_packet_ipv6). That changes the MTU of
+//     an error about UDP, and the quoted source of one about TCP. Where the address is the right one
+//     already, nothing is adjusted. The quoted source is written afterwards where the outer destination
+//     changes, so that only UDP is left with a wrong MTU there.
 //
 // So the connection is looked up first, without translation.
 func (b *builder) icmpErrors(f k8s.Family) {
 	icmp := func(state, mark, reg0 flow.Bits) flow.Match {
-		return flow.Match{EthType: ethType(f), IPProto: icmpProto(f), CTState: state, CTMark: mark, Reg: [flow.NumRegs]flow.Bits{reg0}}
+		return flow.Match{
+			EthType: ethType(f), IPProto: icmpProto(f),
+			CTState: state, CTMark: mark,
+			Reg: [flow.NumRegs]flow.Bits{reg0},
+		}
 	}
 	related := func(direction uint32) flow.Match {
-		return icmp(flow.Bits{Value: flow.CTTracked | flow.CTRel | direction, Mask: flow.CTTracked | flow.CTRel | flow.CTReply},
-			flow.Bits{Value: markService, Mask: markService}, flow.Bits{Value: lookedUp, Mask: lookedUp})
+		state := flow.Bits{
+			Value: flow.CTTracked | flow.CTRel | direction,
+			Mask:  flow.CTTracked | flow.CTRel | flow.CTReply,
+		}
+		return icmp(state,
+			flow.Bits{Value: markService, Mask: markService},
+			flow.Bits{Value: lookedUp, Mask: lookedUp})
 	}
+
 	b.add(tableTrack, prioICMP, 0, icmp(flow.Bits{}, flow.Bits{}, flow.Bits{Mask: lookedUp}),
 		flow.SetField{Field: flow.Reg0, Value: lookedUp, Mask: lookedUp},
 		flow.CT{Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableTrack)})
 	b.add(tableTrack, prioICMPError, 0, related(0), flow.CT{
-		Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableServices), NAT: flow.NAT{Kind: flow.NATExisting},
+		Commit: true,
+		Zone:   b.Layout.ZoneDNAT,
+		Table:  b.Layout.table(tableServices),
+		NAT:    flow.NAT{Kind: flow.NATExisting},
 	})
 	if f == k8s.IPv6 {
 		b.add(tableTrack, prioICMPError, 0, related(flow.CTReply),
-			flow.Copy{Src: flow.Whole(flow.CTIPv6Dst), Dst: flow.Whole(flow.IPv6Src)}, b.ct(b.Layout.ZoneDNAT, tableServices))
+			flow.Copy{Src: flow.Whole(flow.CTIPv6Dst), Dst: flow.Whole(flow.IPv6Src)},
+			b.ct(b.Layout.ZoneDNAT, tableServices))
 	}
 }
 
@@ -260,7 +282,9 @@ func (b *builder) serviceDefaults() {
 	// written to the key).
 	for _, mark := range []uint32{markService, markService | markMasquerade} {
 		bits := flow.Bits{Value: mark, Mask: markService | markMasquerade}
-		next := append([]flow.Action{setMark(mark, markService|markMasquerade)}, b.counted(b.resubmit(tableOutput))...)
+		next := append([]flow.Action{
+			setMark(mark, markService|markMasquerade),
+		}, b.counted(b.resubmit(tableOutput))...)
 		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, next...)
 		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, next...)
 	}
@@ -338,17 +362,21 @@ func (b *builder) output() {
 			}
 			if f == k8s.IPv6 { // see icmpErrors
 				m.IPProto = flow.ProtoICMPv6
-				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{flow.SetAddr{Field: flow.IPv6Src, Addr: ip}}, b.masqueradeAs(ip)...)...)
+				source := flow.SetAddr{Field: flow.IPv6Src, Addr: ip}
+				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{source}, b.masqueradeAs(ip)...)...)
 			}
 		}
 	}
+
 	for _, ip := range b.LocalIPs {
 		if !b.Elsewhere(k8s.FamilyOf(ip)) {
 			b.nodeAsEndpoint(ip)
 		}
 	}
+
 	b.add(tableOutput, prioServiceOut, 0,
-		flow.Match{Reg: [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}}}, b.resubmit(tableDeliver))
+		flow.Match{Reg: [flow.NumRegs]flow.Bits{1: {Value: markService, Mask: markService}}},
+		b.resubmit(tableDeliver))
 	b.add(tableOutput, prioLast, 0, flow.Match{}, b.Layout.exit()...)
 	for _, p := range b.Pods {
 		b.hairpin(p.IP)
@@ -431,7 +459,8 @@ func (b *builder) routes() {
 	routes := slices.Clone(b.Routes)
 	for _, f := range families {
 		all := netip.PrefixFrom(f.Unspecified(), 0)
-		if !b.GatewayMAC.IsZero() && !slices.ContainsFunc(routes, func(r Route) bool { return r.Dst == all }) {
+		isDefault := func(r Route) bool { return r.Dst == all }
+		if !b.GatewayMAC.IsZero() && !slices.ContainsFunc(routes, isDefault) {
 			routes = append(routes, Route{Dst: all, MAC: b.GatewayMAC})
 		}
 	}
@@ -470,7 +499,10 @@ func (b *builder) routes() {
 
 		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthDst, r.MAC)}, sent...)...)
 		m.EthDst = b.NodeMAC
-		b.add(tableDeliver, priority, 0, m, append([]flow.Action{setEth(flow.EthSrc, b.NodeMAC), setEth(flow.EthDst, r.MAC), flow.DecTTL{},
+		b.add(tableDeliver, priority, 0, m, append([]flow.Action{
+			setEth(flow.EthSrc, b.NodeMAC),
+			setEth(flow.EthDst, r.MAC),
+			flow.DecTTL{},
 			flow.FromLocal{}}, routed...)...)
 	}
 }
@@ -512,7 +544,9 @@ func (b *builder) deliver() {
 		b.routes()
 		// what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
 		if b.NodeVLAN {
-			b.add(tableDeliver, prioNodeVLAN, 0, flow.Match{Tagged: true, EthDst: b.NodeMAC}, flow.PopVLAN{}, b.resubmit(tableDeliver))
+			b.add(tableDeliver, prioNodeVLAN, 0,
+				flow.Match{Tagged: true, EthDst: b.NodeMAC},
+				flow.PopVLAN{}, b.resubmit(tableDeliver))
 		}
 	}
 
@@ -529,7 +563,8 @@ func (b *builder) deliver() {
 	// Conntrack had no room for the connection, or takes the packet for invalid: it was not translated. Pods
 	// and the node may have addresses in a Service range; they come first.
 	for _, p := range b.ServiceCIDRs {
-		b.add(tableDeliver, prioUnchanged, cookieDrops, b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
+		b.add(tableDeliver, prioUnchanged, cookieDrops,
+			b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
 	}
 
 	// not masqueraded: the client would get replies from an address that it does not know
@@ -561,6 +596,7 @@ func (b *builder) deliverTo(ip netip.Addr, port uint32, set ...flow.Action) {
 		back.InPort = port
 		client.CTState = flow.Bits{Mask: flow.CTReply}
 		b.add(tableDeliver, prioBack, 0, back, out...)
-		b.add(tableDeliver, prioToOthers, 0, client, append(slices.Clone(set[len(set)-1:]), b.Layout.exit()...)...)
+		b.add(tableDeliver, prioToOthers, 0, client,
+			append(slices.Clone(set[len(set)-1:]), b.Layout.exit()...)...)
 	}
 }

@@ -201,7 +201,10 @@ func (x *Comparison) OrphanPins() (out []flow.Learned) {
 	for _, f := range x.flows {
 		for _, a := range f.Actions {
 			l, ok := a.(flow.Learn)
-			if !ok || l.Table != layout.table(tablePins) || l.Cookie != layout.cookie(cookieLearned, uint32(l.Cookie)) {
+			if !ok || l.Table != layout.table(tablePins) {
+				continue
+			}
+			if l.Cookie != layout.cookie(cookieLearned, uint32(l.Cookie)) {
 				continue
 			}
 			if p := x.c.owner[uint32(l.Cookie)]; p == nil || pinTimeout(p.sp) != l.IdleTimeout {

@@ -46,8 +46,12 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	}
 	c := &Compiler{
 		cfg: cfg.withDefaults(), ids: newIDs(),
-		ports: map[k8s.PortName]*placed{}, owner: map[uint32]*placed{}, without: map[k8s.PortName]*k8s.ServicePort{}, refs: map[uint64]int32{}, limits: map[k8s.PortName][]string{},
-		wanted: map[uint64]uint32{}, seed: maphash.MakeSeed(),
+		ports:   map[k8s.PortName]*placed{},
+		owner:   map[uint32]*placed{},
+		without: map[k8s.PortName]*k8s.ServicePort{},
+		refs:    map[uint64]int32{},
+		limits:  map[k8s.PortName][]string{},
+		wanted:  map[uint64]uint32{}, seed: maphash.MakeSeed(),
 	}
 	c.common = c.compileCommon()
 	c.add(&c.common, func(*flow.Flow) {}, func(*flow.Group) {})
@@ -187,7 +191,10 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 		p.id = old.id
 	} else if p.id = c.ids.take(n); p.id == 0 {
 		c.without[n] = sp
-		c.limits[n] = []string{fmt.Sprintf("Service %s is not served yet: %d Service ports of its namespace were deleted, and connections of theirs may be left (limit: %d)",
+		c.limits[n] = []string{fmt.Sprintf(
+			"Service %s is not served yet: "+
+				"%d Service ports of its namespace were deleted, "+
+				"and connections of theirs may be left (limit: %d)",
 			n, c.ids.shares[n.Namespace], MaxResting)}
 		return nil
 	}

@@ -118,9 +118,18 @@ func (c Config) withDefaults() Config {
 func (c *Config) sameForServices(o *Config) bool {
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && slices.Equal(c.NodeElsewhere, o.NodeElsewhere) &&
-		slices.Equal(c.HairpinIPs, o.HairpinIPs) && slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) && c.Counters == o.Counters && c.AffinityLimit == o.AffinityLimit &&
-		c.MasqueradeMin == o.MasqueradeMin && c.MasqueradeMax == o.MasqueradeMax && c.NoGuards == o.NoGuards && c.Fragments == o.Fragments && c.NoNullNAT == o.NoNullNAT && (c.Uplink == 0) == (o.Uplink == 0) &&
-		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) && c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
+		slices.Equal(c.HairpinIPs, o.HairpinIPs) &&
+		slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) &&
+		c.Counters == o.Counters &&
+		c.AffinityLimit == o.AffinityLimit &&
+		c.MasqueradeMin == o.MasqueradeMin &&
+		c.MasqueradeMax == o.MasqueradeMax &&
+		c.NoGuards == o.NoGuards &&
+		c.Fragments == o.Fragments &&
+		c.NoNullNAT == o.NoNullNAT &&
+		(c.Uplink == 0) == (o.Uplink == 0) &&
+		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) &&
+		c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
 }
 
 // OthersDecide reports whether flows of others in table 0 decide where packets go. Service packets go on to

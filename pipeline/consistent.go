@@ -120,7 +120,8 @@ func (s *service) consistent() {
 	}
 }
 
-// slotOwners adds the flows that send the packets of each slot to its endpoint, and those that try its second.
+// slotOwners adds the flows that send the packets of each slot to its endpoint. With TCP, those of unknown
+// connections go on to the endpoint that had the slot before.
 func (s *service) slotOwners(serving []k8s.Endpoint, ids map[netip.AddrPort]uint32) {
 	c := s.sp.Consistent
 	owners := c.Slots()
@@ -136,7 +137,8 @@ func (s *service) slotOwners(serving []k8s.Endpoint, ids map[netip.AddrPort]uint
 		if e.Local {
 			s.add(tableSlots, prioLast, s.id, m, s.chosen(ids[e.Addr])...)
 		} else {
-			s.add(tableSlots, prioLast, s.id, m, append(s.sendTo(netip.AddrPortFrom(e.Addr.Addr(), c.Relay)), s.resubmit(tableDeliver))...)
+			relay := s.sendTo(netip.AddrPortFrom(e.Addr.Addr(), c.Relay))
+			s.add(tableSlots, prioLast, s.id, m, append(relay, s.resubmit(tableDeliver))...)
 		}
 	}
 
@@ -146,7 +148,8 @@ func (s *service) slotOwners(serving []k8s.Endpoint, ids map[netip.AddrPort]uint
 		if owner := c.Endpoints[owners[slot]]; isTCP && i >= 0 && owner.Local && !serving[i].Local {
 			s.add(tableSlots, prioSecond, s.id, s.inSlot(slot, ids[owner.Addr]),
 				append(s.sendTo(netip.AddrPortFrom(serving[i].Addr.Addr(), c.Relay)),
-					flow.SetField{Field: flow.Reg0, Value: sentOn, Mask: sentOn}, s.resubmit(tableDeliver))...)
+					flow.SetField{Field: flow.Reg0, Value: sentOn, Mask: sentOn},
+					s.resubmit(tableDeliver))...)
 		}
 	}
 }
@@ -215,7 +218,8 @@ func (s *service) sendTo(to netip.AddrPort) []flow.Action {
 		port = flow.UDPDst
 	}
 	return []flow.Action{
-		flow.SetAddr{Field: addr, Addr: to.Addr()}, flow.SetField{Field: port, Value: uint64(to.Port()), Mask: 0xffff},
+		flow.SetAddr{Field: addr, Addr: to.Addr()},
+		flow.SetField{Field: port, Value: uint64(to.Port()), Mask: 0xffff},
 	}
 }
 
@@ -227,7 +231,9 @@ func (c *Config) notRelayed(sp *k8s.ServicePort) (lines []string) {
 	}
 	for _, e := range sp.Consistent.Serving() {
 		if e.Local && slices.Contains(c.LocalIPs, e.Addr.Addr()) {
-			lines = append(lines, "Service "+sp.Name.String()+": endpoint "+e.Addr.String()+" has the node's address: with the annotation "+
+			lines = append(lines, "Service "+sp.Name.String()+
+				": endpoint "+e.Addr.String()+" has the node's address: "+
+				"with the annotation "+
 				k8s.AnnotationConsistent+" connections that other nodes send on to it fail")
 		}
 	}

@@ -25,9 +25,11 @@ func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 	switch table - l.TableBase {
 	case tableServices:
 		switch priority {
-		case prioFrontendSource + refuses, prioFrontend + refuses, prioNodePortSource + refuses, prioNodePort + refuses:
+		case prioFrontendSource + refuses, prioFrontend + refuses,
+			prioNodePortSource + refuses, prioNodePort + refuses:
 			return k8s.DropNoEndpoint
-		case prioFrontendSource + drops, prioFrontend + drops, prioNodePortSource + drops, prioNodePort + drops:
+		case prioFrontendSource + drops, prioFrontend + drops,
+			prioNodePortSource + drops, prioNodePort + drops:
 			return k8s.DropNoLocalEndpoint
 		case prioUnallocated:
 			return k8s.DropUnallocated
@@ -36,6 +38,7 @@ func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 		case prioInvalid:
 			return k8s.DropInvalid
 		}
+
 	case tableRanges:
 		return k8s.DropSourceRange
 	case tableDeliver:

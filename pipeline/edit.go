@@ -29,12 +29,16 @@ func newEdit(c *Compiler) *edit {
 
 // remove records that a source no longer needs its objects.
 func (e *edit) remove(o *objects) {
-	e.c.remove(o, func(f *flow.Flow) { recordRemoved(e.flows, f.Key, f) }, func(g *flow.Group) { recordRemoved(e.groups, g.ID, g) })
+	e.c.remove(o,
+		func(f *flow.Flow) { recordRemoved(e.flows, f.Key, f) },
+		func(g *flow.Group) { recordRemoved(e.groups, g.ID, g) })
 }
 
 // add records the objects that a source needs from now on.
 func (e *edit) add(o *objects) {
-	e.c.add(o, func(f *flow.Flow) { recordAdded(e.flows, f.Key, f) }, func(g *flow.Group) { recordAdded(e.groups, g.ID, g) })
+	e.c.add(o,
+		func(f *flow.Flow) { recordAdded(e.flows, f.Key, f) },
+		func(g *flow.Group) { recordAdded(e.groups, g.ID, g) })
 }
 
 // recordRemoved records that an object is removed. It existed before this step unless the step itself added

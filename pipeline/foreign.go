@@ -22,7 +22,9 @@ func (l Layout) Precedes(f *flow.Flow) bool {
 // Enters reports whether a packet that enters the bridge can have the conntrack state and the registers of a
 // match: it is not tracked, and its registers are 0.
 func Enters(m *flow.Match) bool {
-	return m.CTState.Value == 0 && m.CTMark.Value == 0 && !slices.ContainsFunc(m.Reg[:], func(r flow.Bits) bool { return r.Value != 0 })
+	return m.CTState.Value == 0 &&
+		m.CTMark.Value == 0 &&
+		!slices.ContainsFunc(m.Reg[:], func(r flow.Bits) bool { return r.Value != 0 })
 }
 
 // Ends reports whether the way of a packet that enters the bridge and opens a connection ends with a flow
@@ -48,12 +50,21 @@ func goesOn(a flow.Action) bool {
 
 // order lists nkp's tables in the order in which packets pass through them; those of session affinity count
 // as one.
-var order = [][]uint8{{tableEntry}, {tableUnSNAT}, {tableTrack}, {tableServices}, {tableFragments}, {tableRanges}, {tablePins, tablePinned, tableSeed, tableLearn},
+var order = [][]uint8{
+	{tableEntry},
+	{tableUnSNAT},
+	{tableTrack},
+	{tableServices},
+	{tableFragments},
+	{tableRanges},
+	{tablePins, tablePinned, tableSeed, tableLearn},
 	{tableWide}, {tableCount}, {tableReject}, {tableOutput}, {tableDeliver}}
 
 // rank returns the place of a table in order; ok is false if it is none of nkp's.
 func (l Layout) rank(table uint8) (place int, ok bool) {
-	place = slices.IndexFunc(order, func(same []uint8) bool { return slices.Contains(same, table-l.TableBase) })
+	place = slices.IndexFunc(order, func(same []uint8) bool {
+		return slices.Contains(same, table-l.TableBase)
+	})
 	return place, place >= 0
 }
 
@@ -64,7 +75,8 @@ func (l Layout) rank(table uint8) (place int, ok bool) {
 // those that undo that are not looked for here (Unmarks).
 func (l Layout) MayReturn(f *flow.Flow) bool {
 	from, _ := l.rank(f.Table)
-	if len(f.Actions) == 2 && f.Actions[1] == flow.Action(flow.Resubmit{Table: f.Table}) && counts(f.Actions[0], &f.Match) {
+	again := flow.Action(flow.Resubmit{Table: f.Table})
+	if len(f.Actions) == 2 && f.Actions[1] == again && counts(f.Actions[0], &f.Match) {
 		return false
 	}
 
@@ -102,7 +114,8 @@ func (l Layout) Passes() bool { return l.passes() }
 // set.
 func (l Layout) PassedOn(f *flow.Flow) bool {
 	m := &f.Match
-	return m.Clear31 != l.ExitRegister && (m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
+	return m.Clear31 != l.ExitRegister &&
+		(m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
 }
 
 // Unmarks reports whether actions may clear the exit's bit.
@@ -126,7 +139,8 @@ func (l Layout) GroupID(group uint32) uint32 { return l.groupID(group) }
 func (c *Compiler) Meets(m *flow.Match) bool {
 	for _, p := range c.ports {
 		n := &p.sp.Name
-		if m.EthType != 0 && m.EthType != ethType(n.Family) || m.IPProto != 0 && m.IPProto != ipProto(n.Protocol) {
+		otherFamily := m.EthType != 0 && m.EthType != ethType(n.Family)
+		if otherFamily || m.IPProto != 0 && m.IPProto != ipProto(n.Protocol) {
 			continue
 		}
 		for i := range p.sp.Frontends {
@@ -137,7 +151,11 @@ func (c *Compiler) Meets(m *flow.Match) bool {
 			to := func(ip netip.Addr) bool {
 				return k8s.FamilyOf(ip) == n.Family && (!m.Dst.IsValid() || m.Dst.Contains(ip))
 			}
-			if f.Address.IsValid() && to(f.Address) || !f.Address.IsValid() && slices.ContainsFunc(c.cfg.LocalIPs, to) {
+			if f.Address.IsValid() {
+				if to(f.Address) {
+					return true
+				}
+			} else if slices.ContainsFunc(c.cfg.LocalIPs, to) { // a NodePort
 				return true
 			}
 		}

@@ -15,10 +15,12 @@ import (
 // made to arrive last, in a zone where a connection gets the Service's mark. All fragments leave it with that
 // mark (docs/decisions/0041-fragments.md):
 //
-//  1. From zone DNAT, in order. The first fragment goes to zone order. Each later one leaves a copy in zone SNAT and goes to zone order.
-//  2. From zone order, in order again. The first fragment finds its frontend and goes to zone SNAT to be committed, where the
-//     copies wait for it. Later ones are dropped.
-//  3. From zone SNAT, the first fragment and the copies. All have the mark, and go on like packets that found the frontend.
+//  1. From zone DNAT, in order. The first fragment goes to zone order. Each later one leaves a copy in zone
+//     SNAT and goes to zone order.
+//  2. From zone order, in order again. The first fragment finds its frontend and goes to zone SNAT to be
+//     committed, where the copies wait for it. Later ones are dropped.
+//  3. From zone SNAT, the first fragment and the copies. All have the mark, and go on like packets that
+//     found the frontend.
 //
 // Conntrack keeps the fragments of a packet apart by recirculation id, so steps 1 and 2 both happen in table
 // 1 and change no register.
@@ -101,11 +103,21 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	}
 	m.DstPort, m.CTProto, m.CTDstPort = 0, m.IPProto, m.DstPort
 	m.CTState, m.CTZone, m.Frag = newConnection, s.Layout.zoneOrder(), firstFragment
-	commit := flow.CT{Commit: true, Zone: s.Layout.ZoneSNAT, Table: s.Layout.table(tableFragments), MarkFromReg1: true}
-	s.add(tableFragments, priority, s.id, m, append([]flow.Action{mark}, s.counted(setMark(ranges, markRanges), commit)...)...)
+	commit := flow.CT{
+		Commit:       true,
+		Zone:         s.Layout.ZoneSNAT,
+		Table:        s.Layout.table(tableFragments),
+		MarkFromReg1: true,
+	}
+	s.add(tableFragments, priority, s.id, m,
+		append([]flow.Action{mark}, s.counted(setMark(ranges, markRanges), commit)...)...)
 
 	found := ethIs(s.sp.Name.Family)
-	found.CTZone, found.CTMark = s.Layout.ZoneSNAT, flow.Bits{Value: s.id<<markIDShift | localBit(p) | ranges, Mask: markIDMask | markLocal | markRanges}
+	found.CTZone = s.Layout.ZoneSNAT
+	found.CTMark = flow.Bits{
+		Value: s.id<<markIDShift | localBit(p) | ranges,
+		Mask:  markIDMask | markLocal | markRanges,
+	}
 	s.addOnce(tableFragments, prioFound, s.id, found, append([]flow.Action{
 		flow.Copy{Src: flow.Whole(flow.CTMark), Dst: flow.Whole(flow.Reg1)}, setMark(0, markRanges),
 	}, next...)...)
@@ -130,7 +142,10 @@ func (s *service) byClient(p k8s.Set) uint32 {
 		return g.ID
 	}
 	for i, e := range es {
-		g.Buckets = append(g.Buckets, flow.Bucket{ID: uint32(i), Weight: 1, Actions: []flow.Action{s.translate(e)}})
+		g.Buckets = append(g.Buckets, flow.Bucket{
+			ID: uint32(i), Weight: 1,
+			Actions: []flow.Action{s.translate(e)},
+		})
 	}
 	s.groups = append(s.groups, g)
 	return g.ID

@@ -19,7 +19,12 @@ type Mark struct {
 
 // ReadMark decodes a value of reg1 or ct_mark.
 func ReadMark(v uint32) Mark {
-	return Mark{Port: v >> markIDShift, Service: v&markService != 0, Masquerade: v&markMasquerade != 0, Local: v&markLocal != 0}
+	return Mark{
+		Port:       v >> markIDShift,
+		Service:    v&markService != 0,
+		Masquerade: v&markMasquerade != 0,
+		Local:      v&markLocal != 0,
+	}
 }
 
 // PortOfCookie returns the id of the Service port that a flow belongs to, 0 for shared ones; ours is false
@@ -41,14 +46,18 @@ func (l Layout) PortObjects(id uint32) (cookie, mask uint64, groupLo, groupHi ui
 func (l Layout) ChoosesByHash(group uint32) bool {
 	first, last := l.Groups()
 	kind := (group - first) >> 4 & 3
-	return group >= first && group <= last && l.groupID(group) != 0 && (kind == groupCluster || kind == groupLocal)
+	return group >= first && group <= last &&
+		l.groupID(group) != 0 && (kind == groupCluster || kind == groupLocal)
 }
 
 // InstalledEndpoints returns, sorted, the endpoints that the flows and groups in st choose from for new
 // connections of a Service port: those for policy Local if local is set, else those for policy Cluster.
 func (l Layout) InstalledEndpoints(st *flow.State, id uint32, local bool) []netip.AddrPort {
 	r := installed{Layout: l, State: st, id: id, local: local}
-	for _, kinds := range [][2]uint32{{groupCluster, groupLocal}, {groupAffinityCluster, groupAffinityLocal}} {
+	for _, kinds := range [][2]uint32{
+		{groupCluster, groupLocal},
+		{groupAffinityCluster, groupAffinityLocal},
+	} {
 		kind := kinds[0]
 		if local {
 			kind = kinds[1]

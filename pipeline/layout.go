@@ -106,13 +106,16 @@ const (
 func (l Layout) Validate() error {
 	switch {
 	case int(l.TableBase)+tableLast > 253:
-		return fmt.Errorf("table base %d leaves no room for %d tables below table 254", l.TableBase, tableLast+1)
+		return fmt.Errorf("table base %d leaves no room for %d tables below table 254",
+			l.TableBase, tableLast+1)
 	case l.NextTable >= int(l.TableBase) && l.NextTable <= int(l.TableBase)+tableLast:
-		return fmt.Errorf("next table %d is one of nkp's own (%d to %d)", l.NextTable, l.TableBase, int(l.TableBase)+tableLast)
+		return fmt.Errorf("next table %d is one of nkp's own (%d to %d)",
+			l.NextTable, l.TableBase, int(l.TableBase)+tableLast)
 	case l.NextTable > 253:
 		return fmt.Errorf("next table %d is out of range 0-253", l.NextTable)
 	case l.ExitRegister < flow.NumRegs || l.ExitRegister >= flow.NumAllRegs:
-		return fmt.Errorf("exit register %d is out of range %d-%d", l.ExitRegister, flow.NumRegs, flow.NumAllRegs-1)
+		return fmt.Errorf("exit register %d is out of range %d-%d",
+			l.ExitRegister, flow.NumRegs, flow.NumAllRegs-1)
 	case l.CookiePrefix == 0 || l.CookiePrefix >= 1<<24:
 		return fmt.Errorf("cookie prefix %#x is not a non-zero 24-bit number", l.CookiePrefix)
 	case l.GroupBase%(1<<28) != 0 || l.GroupBase > 0xe0000000:
@@ -166,7 +169,9 @@ func (l Layout) SeedTable() uint8 { return l.table(tableSeed) }
 // StaticTables returns the table numbers of a Compiler's flows: all but those of pins and of the seed, which
 // depend on traffic.
 func (l Layout) StaticTables() []uint8 {
-	return slices.DeleteFunc(l.Tables(), func(t uint8) bool { return t == l.PinTable() || t == l.SeedTable() })
+	return slices.DeleteFunc(l.Tables(), func(t uint8) bool {
+		return t == l.PinTable() || t == l.SeedTable()
+	})
 }
 
 // Groups returns the first and last group id that nkp takes.
@@ -175,7 +180,10 @@ func (l Layout) Groups() (first, last uint32) { return l.GroupBase, l.GroupBase 
 // Tables returns the table numbers that nkp takes.
 func (l Layout) Tables() []uint8 {
 	var ts []uint8
-	for _, t := range []uint8{tableEntry, tableServices, tableOutput, tableTrack, tablePins, tablePinned, tableRanges, tableReject,
+	for _, t := range []uint8{
+		tableEntry, tableServices, tableOutput, tableTrack,
+		tablePins, tablePinned,
+		tableRanges, tableReject,
 		tableLearn, tableWide, tableCount, tableSeed, tableFragments, tableSlots, tableUnSNAT, tableDeliver} {
 		ts = append(ts, l.table(t))
 	}
@@ -216,7 +224,10 @@ func (l Layout) exit() []flow.Action {
 	if !l.passes() {
 		return []flow.Action{l.forward()}
 	}
-	as := []flow.Action{flow.SetField{Field: flow.RegField(l.ExitRegister), Value: passed, Mask: passed}, flow.ClearCT{}}
+	as := []flow.Action{
+		flow.SetField{Field: flow.RegField(l.ExitRegister), Value: passed, Mask: passed},
+		flow.ClearCT{},
+	}
 	for n := range uint8(flow.NumRegs) {
 		as = append(as, flow.SetField{Field: flow.RegField(n), Mask: 0xffffffff})
 	}

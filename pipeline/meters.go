@@ -39,7 +39,8 @@ func (b *builder) refuse() {
 		return
 	}
 	for _, port := range b.meteredPorts() {
-		b.add(tableReject, prioFromPod, 0, flow.Match{InPort: port}, flow.ToMeter{ID: b.Layout.podMeters() + port}, send)
+		b.add(tableReject, prioFromPod, 0, flow.Match{InPort: port},
+			flow.ToMeter{ID: b.Layout.podMeters() + port}, send)
 	}
 	b.add(tableReject, prioLast, 0, flow.Match{}, flow.ToMeter{ID: b.Layout.MeterID}, send)
 }

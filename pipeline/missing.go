@@ -12,13 +12,20 @@ import (
 func (c *Compiler) Missing() []string {
 	var out []string
 	if len(c.cfg.NodeIPs) == 0 {
-		out = append(out, "the node's addresses are unknown (--node-ip, or a Node object): no NodePorts, no masquerade, no hairpin")
+		out = append(out,
+			"the node's addresses are unknown (--node-ip, or a Node object): "+
+				"no NodePorts, no masquerade, no hairpin")
 	}
 	if c.cfg.Uplink == 0 {
-		out = append(out, "the uplink port is unknown (--uplink-port): a client that uses one source port both to a Service and directly to its endpoint can see that connection stall")
+		out = append(out,
+			"the uplink port is unknown (--uplink-port): "+
+				"a client that uses one source port both to a Service and directly to its endpoint "+
+				"can see that connection stall")
 	}
 	if !c.cfg.NodeMAC.IsZero() && c.cfg.GatewayMAC.IsZero() && !c.cfg.NoRouter {
-		out = append(out, "the gateway's MAC is unknown (--gateway-mac): traffic to NodePorts and LoadBalancer addresses is not routed back out")
+		out = append(out,
+			"the gateway's MAC is unknown (--gateway-mac): "+
+				"traffic to NodePorts and LoadBalancer addresses is not routed back out")
 	}
 	for _, lines := range c.limits {
 		out = append(out, lines...)
@@ -41,10 +48,14 @@ func (c *Compiler) noteLimits(sp *k8s.ServicePort) {
 func (c *Config) limitsOf(sp *k8s.ServicePort) (lines []string) {
 	if sp.AffinitySeconds > 0 {
 		if n := max(len(sp.ClusterEndpoints), len(sp.LocalEndpoints)); n > MaxAffinityEndpoints {
-			lines = append(lines, fmt.Sprintf("Service %s: %d endpoints with session affinity; the first %d are used", sp.Name, n, MaxAffinityEndpoints))
+			lines = append(lines,
+				fmt.Sprintf("Service %s: %d endpoints with session affinity; the first %d are used",
+					sp.Name, n, MaxAffinityEndpoints))
 		}
 		if sp.AffinitySeconds > MaxAffinitySeconds {
-			lines = append(lines, fmt.Sprintf("Service %s: the session affinity timeout of %d s is reduced to %d s, the maximum of an OpenFlow idle timeout",
+			lines = append(lines, fmt.Sprintf(
+				"Service %s: the session affinity timeout of %d s is reduced to %d s, "+
+					"the maximum of an OpenFlow idle timeout",
 				sp.Name, sp.AffinitySeconds, MaxAffinitySeconds))
 		}
 	}

@@ -56,7 +56,11 @@ func (b *builder) near(table uint8, priority uint16, field uint32, when, m flow.
 		shares.Src, shares.Dst = around(m.Src, length), around(m.Dst, length)
 		shares.Reg[0].Value |= field * uint32(i)
 		shares.Reg[0].Mask |= field * nearMask
-		count := flow.SetField{Field: flow.Reg0, Value: uint64(field) * uint64(i+1), Mask: uint64(field) * nearMask}
+		count := flow.SetField{
+			Field: flow.Reg0,
+			Value: uint64(field) * uint64(i+1),
+			Mask:  uint64(field) * nearMask,
+		}
 		b.share(table, priority, 0, shares, count, b.resubmit(table))
 	}
 	return isNear(field, m)
@@ -82,7 +86,8 @@ func (b *builder) nearDelivery(ip netip.Addr) flow.Match {
 // toService is near for the address of a Service in table 1. The common part counts for all addresses in the
 // Service ranges.
 func (b *builder) toService(m flow.Match) flow.Match {
-	if m.EthType == flow.EthIPv6 && slices.ContainsFunc(b.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(m.Dst.Addr()) }) {
+	hasDst := func(p netip.Prefix) bool { return p.Contains(m.Dst.Addr()) }
+	if m.EthType == flow.EthIPv6 && slices.ContainsFunc(b.ServiceCIDRs, hasDst) {
 		return isNear(nearService, m)
 	}
 	return b.near(tableServices, prioNear, nearService, opensService, m)

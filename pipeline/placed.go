@@ -74,7 +74,9 @@ func (p *placed) deal(set k8s.Set, t slots) {
 
 // sameChoice reports whether two lists have the same endpoints with the same weights.
 func sameChoice(was, now []k8s.Endpoint) bool {
-	return slices.EqualFunc(was, now, func(a, b k8s.Endpoint) bool { return a.Addr == b.Addr && a.MoreWeight == b.MoreWeight })
+	return slices.EqualFunc(was, now, func(a, b k8s.Endpoint) bool {
+		return a.Addr == b.Addr && a.MoreWeight == b.MoreWeight
+	})
 }
 
 // weights returns the weights of endpoints.

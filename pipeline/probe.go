@@ -49,7 +49,13 @@ func (l Layout) Probe(p Probe, id uint32) []*flow.Flow {
 	add(tableCount, in)
 
 	// An ICMP error that quotes the probe's packet.
-	quoted := flow.Match{EthType: in.EthType, Dst: in.Dst, CTMark: in.CTMark, CTProto: in.IPProto, CTSrcPort: p.Client.Port()}
+	quoted := flow.Match{
+		EthType:   in.EthType,
+		Dst:       in.Dst,
+		CTMark:    in.CTMark,
+		CTProto:   in.IPProto,
+		CTSrcPort: p.Client.Port(),
+	}
 	quoted.CTState = flow.Bits{Value: flow.CTTracked | flow.CTRel, Mask: flow.CTTracked | flow.CTRel}
 	quoted.IPProto = flow.ProtoICMP
 	if quoted.EthType == flow.EthIPv6 {
@@ -58,7 +64,8 @@ func (l Layout) Probe(p Probe, id uint32) []*flow.Flow {
 	add(tableCount, quoted)
 
 	if p.Divert {
-		in.Src, in.SrcPort = host(p.Frontend.Addr()), flow.Bits{Value: uint32(p.Frontend.Port()), Mask: 0xffff}
+		in.Src = host(p.Frontend.Addr())
+		in.SrcPort = flow.Bits{Value: uint32(p.Frontend.Port()), Mask: 0xffff}
 		add(tableOutput, in, flow.ToController{MaxLen: probeBytes})
 		add(tableOutput, quoted, flow.ToController{MaxLen: probeBytes})
 	}

@@ -116,7 +116,8 @@ func (s *service) frontend(f *k8s.Frontend) {
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, cookieUnserved, s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
+		s.share(tableServices, prioUnserved, cookieUnserved,
+			s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
 			s.resubmit(tableReject))
 		return
 	}
@@ -176,7 +177,9 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 			if f.Address.IsValid() {
 				where = netip.AddrPortFrom(f.Address, f.Port).String()
 			}
-			lines = append(lines, fmt.Sprintf("Service %s: %s %s is an endpoint itself and gets all connections to it, because this Open vSwitch can crash by a translation that changes nothing",
+			lines = append(lines, fmt.Sprintf(
+				"Service %s: %s %s is an endpoint itself and gets all connections to it, "+
+					"because this Open vSwitch can crash by a translation that changes nothing",
 				sp.Name, f.Type, where))
 		}
 	}
@@ -196,7 +199,10 @@ func (s *service) isOwnEndpoint(f *k8s.Frontend, p k8s.Set) bool {
 		port = 0
 	}
 	return slices.ContainsFunc(at, func(ip netip.Addr) bool {
-		i, _ := slices.BinarySearchFunc(es, netip.AddrPortFrom(ip, port), func(e k8s.Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+		to := netip.AddrPortFrom(ip, port)
+		i, _ := slices.BinarySearchFunc(es, to, func(e k8s.Endpoint, to netip.AddrPort) int {
+			return e.Addr.Compare(to)
+		})
 		return i < len(es) && s.sameTarget(es[i], f.Address, f.Port)
 	})
 }
@@ -325,7 +331,9 @@ func (s *service) surroundings() {
 			}
 
 			s.share(tableServices, prioGuard, 0, flow.Match{
-				EthType: ethTypeOf(ip), Dst: around, IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(), CTState: newConnection,
+				EthType: ethTypeOf(ip), Dst: around,
+				IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(),
+				CTState: newConnection,
 			}, flow.CT{
 				Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),
 				NAT: flow.NAT{Kind: flow.NATSrc, Addr: k8s.FamilyOf(ip).Unspecified()},

@@ -89,7 +89,12 @@ func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePor
 		if len(out) > MaxStale {
 			return
 		}
-		out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: frontend, Replier: endpoint})
+		out = append(out, flow.CTFilter{
+			Zone:    cfg.Layout.ZoneDNAT,
+			IPProto: flow.ProtoUDP,
+			Dst:     frontend,
+			Replier: endpoint,
+		})
 	}
 
 	var before, after []udpFrontend
@@ -149,10 +154,18 @@ func notServing(endpoints []netip.AddrPort, now *k8s.ServicePort) []netip.AddrPo
 
 // connectionsTo appends to out the connections through any frontend of a UDP Service port to any of the
 // endpoints, up to MaxStale+1.
-func connectionsTo(out []flow.CTFilter, cfg *Config, sp *k8s.ServicePort, endpoints []netip.AddrPort) []flow.CTFilter {
+func connectionsTo(
+	out []flow.CTFilter, cfg *Config,
+	sp *k8s.ServicePort, endpoints []netip.AddrPort,
+) []flow.CTFilter {
 	for _, f := range udpFrontends(cfg, sp) {
 		for _, e := range endpoints[:min(len(endpoints), MaxStale+1-len(out))] {
-			out = append(out, flow.CTFilter{Zone: cfg.Layout.ZoneDNAT, IPProto: flow.ProtoUDP, Dst: f.AddrPort, Replier: e})
+			out = append(out, flow.CTFilter{
+				Zone:    cfg.Layout.ZoneDNAT,
+				IPProto: flow.ProtoUDP,
+				Dst:     f.AddrPort,
+				Replier: e,
+			})
 		}
 	}
 	return out

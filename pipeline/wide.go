@@ -44,7 +44,8 @@ func (s *service) choice(p k8s.Set, es []k8s.Endpoint, t slots) {
 			b.Actions = []flow.Action{s.translate(es[owner])}
 		} else {
 			b.Actions = []flow.Action{flow.Copy{
-				Src: flow.Subfield{Field: flow.DPHashValue, N: nbits}, Dst: flow.Subfield{Field: flow.Reg3, N: nbits},
+				Src: flow.Subfield{Field: flow.DPHashValue, N: nbits},
+				Dst: flow.Subfield{Field: flow.Reg3, N: nbits},
 			}, s.resubmit(tableWide)}
 		}
 		g.Buckets = append(g.Buckets, b)

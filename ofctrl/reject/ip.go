@@ -37,7 +37,11 @@ func ipv4(b []byte) (packet, error) {
 		return packet{}, ErrTruncated
 	}
 	whole := b[:min(total, len(b))]
-	p := packet{src: b[12:16], dst: b[16:20], proto: b[9], whole: whole, l4: whole[header:], l4len: total - header}
+	p := packet{
+		src: b[12:16], dst: b[16:20],
+		proto: b[9],
+		whole: whole, l4: whole[header:], l4len: total - header,
+	}
 	const moreFragments, offsetMask = 0x2000, 0x1fff
 	frag := be16(b[6:])
 	if frag&offsetMask != 0 {
@@ -59,7 +63,12 @@ func ipv6(b []byte) (packet, error) {
 
 	total := header + int(be16(b[4:]))
 	whole := b[:min(total, len(b))]
-	p := packet{v6: true, src: b[8:24], dst: b[24:40], proto: b[6], whole: whole, l4: whole[header:], l4len: total - header}
+	p := packet{
+		v6:  true,
+		src: b[8:24], dst: b[24:40],
+		proto: b[6],
+		whole: whole, l4: whole[header:], l4len: total - header,
+	}
 
 	for range maxHeaders {
 		var size int

@@ -52,13 +52,17 @@ func RegField(n uint8) Field {
 
 var fieldNames = [...]string{
 	Reg0: "reg0", Reg1: "reg1", Reg2: "reg2", Reg3: "reg3",
-	EthSrc: "eth_src", EthDst: "eth_dst", IPSrc: "ip_src", IPDst: "ip_dst", IPv6Src: "ipv6_src", IPv6Dst: "ipv6_dst",
+	EthSrc: "eth_src", EthDst: "eth_dst",
+	IPSrc: "ip_src", IPDst: "ip_dst",
+	IPv6Src: "ipv6_src", IPv6Dst: "ipv6_dst",
 	TCPDst: "tcp_dst", UDPDst: "udp_dst", CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
 }
 
 var nxmNames = [...]string{
 	Reg0: "NXM_NX_REG0", Reg1: "NXM_NX_REG1", Reg2: "NXM_NX_REG2", Reg3: "NXM_NX_REG3",
-	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST", IPSrc: "NXM_OF_IP_SRC", IPDst: "NXM_OF_IP_DST", IPv6Src: "NXM_NX_IPV6_SRC", IPv6Dst: "NXM_NX_IPV6_DST",
+	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST",
+	IPSrc: "NXM_OF_IP_SRC", IPDst: "NXM_OF_IP_DST",
+	IPv6Src: "NXM_NX_IPV6_SRC", IPv6Dst: "NXM_NX_IPV6_DST",
 	TCPDst: "NXM_OF_TCP_DST", UDPDst: "NXM_OF_UDP_DST",
 	CTMark: "NXM_NX_CT_MARK", CTIPv6Dst: "NXM_NX_CT_IPV6_DST", DPHashValue: "NXM_NX_DP_HASH",
 }

@@ -36,7 +36,12 @@ type Learned struct {
 
 // Empty reports whether there is nothing to do.
 func (d *Delta) Empty() bool {
-	return len(d.Clear) == 0 && len(d.SetMeters) == 0 && len(d.SetGroups) == 0 && len(d.SetFlows) == 0 && len(d.Replaced) == 0 && len(d.DelFlows) == 0 &&
+	return len(d.Clear) == 0 &&
+		len(d.SetMeters) == 0 &&
+		len(d.SetGroups) == 0 &&
+		len(d.SetFlows) == 0 &&
+		len(d.Replaced) == 0 &&
+		len(d.DelFlows) == 0 &&
 		len(d.DelLearned) == 0 && len(d.DelGroups) == 0 && len(d.DelMeters) == 0 && len(d.FlushCT) == 0
 }
 

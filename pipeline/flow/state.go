@@ -129,7 +129,8 @@ type Meter struct {
 
 // String returns the meter as ovs-ofctl add-meter takes it.
 func (m Meter) String() string {
-	return fmt.Sprintf("meter=%d,pktps,burst,stats,band=type=drop,rate=%d,burst_size=%d", m.ID, m.Rate, m.Burst)
+	return fmt.Sprintf("meter=%d,pktps,burst,stats,band=type=drop,rate=%d,burst_size=%d",
+		m.ID, m.Rate, m.Burst)
 }
 
 // State is the set of one owner's flows, groups and meters that a switch has, or should have.
