@@ -144,7 +144,7 @@ func (c *Conn) commitBundle(ctx context.Context, d *flow.Delta) (Result, error) 
 		return b.res, err
 	}
 	// The reply to the end of the bundle came after the reports of all earlier changes by others.
-	if tx.Rejected = c.foreign.in(d.SetFlows); len(tx.Rejected) > 0 {
+	if tx.Rejected = c.foreign.conflicts(d.SetFlows); len(tx.Rejected) > 0 {
 		b.discard()
 		return b.res, tx.orNil()
 	}

@@ -19,7 +19,7 @@ type call struct {
 	first, n uint32
 	sink     sink
 	// when the last message for it came, or it was registered: nanoseconds after Conn.epoch
-	heard atomic.Int64
+	lastReply atomic.Int64
 }
 
 // register returns n consecutive transaction ids whose replies go to s, until unregister. An id is never 0,
@@ -31,7 +31,7 @@ func (c *Conn) register(n int, s sink) *call {
 		c.nextXid = 1
 	}
 	k := &call{first: c.nextXid, n: uint32(n), sink: s}
-	k.heard.Store(int64(time.Since(c.epoch)))
+	k.lastReply.Store(int64(time.Since(c.epoch)))
 	c.nextXid += uint32(n)
 	c.calls = append(c.calls, k)
 	return k
@@ -51,19 +51,19 @@ func (c *Conn) sinkOf(xid uint32) (sink, int) {
 	defer c.mu.Unlock()
 	for _, k := range c.calls {
 		if xid-k.first < k.n {
-			k.heard.Store(int64(time.Since(c.epoch)))
+			k.lastReply.Store(int64(time.Since(c.epoch)))
 			return k.sink, int(xid - k.first)
 		}
 	}
 	return nil, 0
 }
 
-// longest is how many AnswerTimeouts an answer may take altogether, however steadily it comes in.
-const longest = 10
+// maxAnswerTimeouts is how many AnswerTimeouts an answer may take altogether, however steadily it comes in.
+const maxAnswerTimeouts = 10
 
 // patience ends the connection if the switch leaves a call without an answer: if no message for it arrives
-// for Options.AnswerTimeout, or the answer is not complete after longest times that. Keep-alive does not
-// detect such a switch, because it may still answer echoes.
+// for Options.AnswerTimeout, or the answer is not complete after maxAnswerTimeouts times that. Keep-alive
+// does not detect such a switch, because it may still answer echoes.
 type patience struct {
 	c     *Conn
 	k     *call
@@ -76,21 +76,21 @@ type patience struct {
 // timer.
 func (c *Conn) patience(k *call, what string) *patience {
 	since := time.Since(c.epoch)
-	k.heard.Store(int64(since)) // the time spent sending does not count
+	k.lastReply.Store(int64(since)) // the time spent sending does not count
 	return &patience{c, k, what, since, time.NewTimer(c.opts.AnswerTimeout)}
 }
 
 // check is called when the timer fires.
 func (p *patience) check() {
 	now := time.Since(p.c.epoch)
-	quiet, all := now-time.Duration(p.k.heard.Load()), now-p.since
+	quiet, all := now-time.Duration(p.k.lastReply.Load()), now-p.since
 	switch limit := p.c.opts.AnswerTimeout; {
 	case quiet >= limit:
 		p.c.fail(fmt.Errorf("%w %s for %v", ErrNoAnswer, p.what, limit))
-	case all >= longest*limit:
-		p.c.fail(fmt.Errorf("%w %s completely for %v", ErrNoAnswer, p.what, longest*limit))
+	case all >= maxAnswerTimeouts*limit:
+		p.c.fail(fmt.Errorf("%w %s completely for %v", ErrNoAnswer, p.what, maxAnswerTimeouts*limit))
 	default:
-		p.timer.Reset(min(limit-quiet, longest*limit-all))
+		p.timer.Reset(min(limit-quiet, maxAnswerTimeouts*limit-all))
 	}
 }
 

@@ -90,7 +90,7 @@ func (c *Client) Conn() *Conn {
 // Run keeps the client connected until ctx is done, and returns ctx.Err(). It must run only once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := c.opts.MinBackoff
-	said, at := "", time.Time{} // the last warning, so that one is not repeated fifty times a second
+	lastWarning, warnedAt := "", time.Time{} // so that one is not repeated fifty times a second
 
 	for ctx.Err() == nil {
 		good, err := c.once(ctx)
@@ -98,12 +98,12 @@ func (c *Client) Run(ctx context.Context) error {
 			break
 		}
 		if good {
-			pause, said = c.opts.MinBackoff, ""
+			pause, lastWarning = c.opts.MinBackoff, ""
 		}
 
-		if text := err.Error(); text != said || time.Since(at) >= repeatWarning {
+		if text := err.Error(); text != lastWarning || time.Since(warnedAt) >= repeatWarning {
 			c.opts.Log.Warn("OpenFlow connection failed", "target", c.target.String(), "error", err)
-			said, at = text, time.Now()
+			lastWarning, warnedAt = text, time.Now()
 		}
 
 		wait := absentPause

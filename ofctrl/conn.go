@@ -81,7 +81,7 @@ func newConn(nc net.Conn, t Target, o Options) *Conn {
 		commitSem: make(chan struct{}, 1), nextXid: 1, done: make(chan struct{}), epoch: time.Now(),
 	}
 	c.foreign.seed, c.foreign.max, c.foreign.known = maphash.MakeSeed(), maxForeign, map[uint64]foreignFlow{}
-	c.foreign.flip = o.OnOthers
+	c.foreign.onOthers = o.OnOthers
 	c.frames.onRead = func() { c.lastRead.Store(int64(time.Since(c.epoch))) }
 	return c
 }
@@ -131,8 +131,8 @@ func (c *Conn) Err() error {
 // Heard returns when the switch last sent something over this connection.
 func (c *Conn) Heard() time.Time { return c.epoch.Add(time.Duration(c.lastRead.Load())) }
 
-// answerLook is the interval at which Answers looks for a message.
-const answerLook = 5 * time.Millisecond
+// answersInterval is the interval at which Answers looks for a message.
+const answersInterval = 5 * time.Millisecond
 
 // Answers sends an echo request and reports whether the switch sends anything before ctx or the connection
 // ends. It does not wait for the answers to other requests, so that a large one does not delay it. Unlike
@@ -140,7 +140,7 @@ const answerLook = 5 * time.Millisecond
 func (c *Conn) Answers(ctx context.Context) bool {
 	before := c.lastRead.Load()
 	c.post(message(typeEchoRequest, 0))
-	look := time.NewTicker(answerLook)
+	look := time.NewTicker(answersInterval)
 	defer look.Stop()
 	for c.lastRead.Load() == before {
 		select {

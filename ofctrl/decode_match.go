@@ -98,8 +98,8 @@ func matchField(m *flow.Match, header uint32, v []byte) bool {
 	return !hasMask && exactField(m, field, v)
 }
 
-// exactField sets a field that flow.Match holds without a mask. It returns false if there is no such field, or
-// if v is zero, which flow.Match cannot tell from a field that is not matched.
+// exactField sets a field that flow.Match holds without a mask. It returns false if there is no such field,
+// or if v is zero, which flow.Match cannot tell from a field that is not matched.
 func exactField(m *flow.Match, field uint32, v []byte) bool {
 	switch field { // the header has the length, so v is as long as the field
 	case oxmInPort:

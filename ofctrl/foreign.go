@@ -24,20 +24,20 @@ type foreignFlows struct {
 	seed maphash.Seed
 	max  int // flows
 
-	mu     sync.Mutex             // protects the rest
-	known  map[uint64]foreignFlow // by digest of the key
-	number [256]int               // of the known ones, by table
-	normal [256]int               // of these, those that forward all packets
-	tracks [256]int               // and those that use conntrack
-	flip   func()                 // Options.OnOthers
-	kept   int                    // of the known ones that are kept in full
-	left   bool                   // max was reached: some flows are not known
-	times  uint64                 // how often known was changed
-	read   uint64                 // number of the last read that has begun
-	dec    *decoder               // of the switch's reports; nil: none was decoded yet
-	watch  *Filter                // of the last Watch; nil: the switch reports nothing
-	tables []uint8                // that it reports
-	paused chan struct{}          // closed when the switch resumes its reports; nil: they are not paused
+	mu         sync.Mutex             // protects the rest
+	known      map[uint64]foreignFlow // by digest of the key
+	count      [256]int               // of the known ones, by table
+	normal     [256]int               // of these, those that forward all packets
+	tracks     [256]int               // and those that use conntrack
+	onOthers   func()                 // Options.OnOthers
+	kept       int                    // of the known ones that are kept in full
+	overflowed bool                   // max was reached: some flows are not known
+	generation uint64                 // how often known was changed
+	read       uint64                 // number of the last read that has begun
+	dec        *decoder               // of the switch's reports; nil: none was decoded yet
+	watch      *Filter                // of the last Watch; nil: the switch reports nothing
+	tables     []uint8                // that it reports
+	paused     chan struct{}          // closed when the switch resumes its reports; nil: they are not paused
 }
 
 // foreignFlow is what is remembered of a foreign flow.
@@ -61,14 +61,14 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	d := f.Key.Digest(o.seed)
 	was, known := o.known[d]
 	if !known && len(o.known) >= o.max {
-		o.left = true
+		o.overflowed = true
 		return
 	}
 
-	o.times++
-	before := o.does(f.Table)
+	o.generation++
+	before := o.use(f.Table)
 	if !known {
-		o.number[f.Table]++
+		o.count[f.Table]++
 	}
 	if was.full != nil {
 		o.kept--
@@ -80,7 +80,7 @@ func (o *foreignFlows) set(f *flow.Flow, keep func(*flow.Flow) bool) {
 	}
 	o.normal[f.Table] += count(now.normal) - count(was.normal)
 	o.tracks[f.Table] += count(now.tracks) - count(was.tracks)
-	o.noteOthers(f.Table, before)
+	o.reportUse(f.Table, before)
 
 	if o.kept < MaxKept && keep != nil && keep(f) {
 		now.full = f
@@ -103,12 +103,12 @@ func (o *foreignFlows) remove(k *flow.Key) bool {
 // drop removes a known flow. Callers hold mu.
 func (o *foreignFlows) drop(digest uint64, k foreignFlow) {
 	delete(o.known, digest)
-	o.times++
-	before := o.does(k.table)
-	o.number[k.table]--
+	o.generation++
+	before := o.use(k.table)
+	o.count[k.table]--
 	o.normal[k.table] -= count(k.normal)
 	o.tracks[k.table] -= count(k.tracks)
-	o.noteOthers(k.table, before)
+	o.reportUse(k.table, before)
 	if k.full != nil {
 		o.kept--
 	}
@@ -123,7 +123,7 @@ func count(yes bool) int {
 
 // others returns what the known flows of a table do. Callers hold mu.
 func (o *foreignFlows) others(table uint8) flow.Others {
-	switch o.number[table] {
+	switch o.count[table] {
 	case 0:
 		return flow.OthersNone
 	case o.normal[table]:
@@ -132,19 +132,21 @@ func (o *foreignFlows) others(table uint8) flow.Others {
 	return flow.OthersDecide
 }
 
-// does are the two things that Options.OnOthers is about.
-type does struct {
+// tableUse is what Options.OnOthers reports of the flows of a table.
+type tableUse struct {
 	others flow.Others
 	tracks bool
 }
 
-// does returns what the known flows of a table do. Callers hold mu.
-func (o *foreignFlows) does(table uint8) does { return does{o.others(table), o.tracks[table] > 0} }
+// use returns what the known flows of a table do. Callers hold mu.
+func (o *foreignFlows) use(table uint8) tableUse {
+	return tableUse{o.others(table), o.tracks[table] > 0}
+}
 
-// noteOthers calls flip if what the flows of a table do has changed. Callers hold mu.
-func (o *foreignFlows) noteOthers(table uint8, before does) {
-	if o.flip != nil && o.does(table) != before {
-		o.flip()
+// reportUse calls onOthers if what the flows of a table do has changed. Callers hold mu.
+func (o *foreignFlows) reportUse(table uint8, before tableUse) {
+	if o.onOthers != nil && o.use(table) != before {
+		o.onOthers()
 	}
 }
 
@@ -175,7 +177,7 @@ type Foreign struct {
 func (c *Conn) ForeignChanges() uint64 {
 	c.foreign.mu.Lock()
 	defer c.foreign.mu.Unlock()
-	return c.foreign.times
+	return c.foreign.generation
 }
 
 // Foreign returns the foreign flows in Filter.Tables as of the last Read and the switch's reports since.
@@ -183,7 +185,7 @@ func (c *Conn) Foreign() Foreign {
 	o := &c.foreign
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := Foreign{Number: o.number}
+	out := Foreign{Number: o.count}
 	if o.kept == 0 {
 		return out
 	}
@@ -202,8 +204,8 @@ func (c *Conn) Foreign() Foreign {
 	return out
 }
 
-// note calls set for a flow that was read. Callers do not hold mu.
-func (o *foreignFlows) note(f *flow.Flow, keep func(*flow.Flow) bool) {
+// addRead calls set for a flow that was read. Callers do not hold mu.
+func (o *foreignFlows) addRead(f *flow.Flow, keep func(*flow.Flow) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.set(f, keep)
@@ -214,10 +216,10 @@ func (o *foreignFlows) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.read++
-	if o.left { // there is no room for both
+	if o.overflowed { // there is no room for both
 		clear(o.known)
-		o.number, o.normal, o.tracks, o.kept, o.left = [256]int{}, [256]int{}, [256]int{}, 0, false
-		o.times++
+		o.count, o.normal, o.tracks, o.kept, o.overflowed = [256]int{}, [256]int{}, [256]int{}, 0, false
+		o.generation++
 	}
 }
 
@@ -234,8 +236,8 @@ func (o *foreignFlows) end(tables []uint8) {
 	}
 }
 
-// in returns a Rejection for each flow in set that would replace a foreign one.
-func (o *foreignFlows) in(set []*flow.Flow) (list []Rejection) {
+// conflicts returns a Rejection for each flow in set that would replace a foreign one.
+func (o *foreignFlows) conflicts(set []*flow.Flow) (list []Rejection) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.known) == 0 {

@@ -144,7 +144,7 @@ func TestForeignFlowsWithoutReports(t *testing.T) {
 func remembered(c *Conn) (n int, left bool) {
 	c.foreign.mu.Lock()
 	defer c.foreign.mu.Unlock()
-	return len(c.foreign.known), c.foreign.left
+	return len(c.foreign.known), c.foreign.overflowed
 }
 
 // TestManyForeignFlows has another owner add more flows at once than the switch queues reports for (128 KiB,
@@ -316,7 +316,7 @@ func TestRefusedPacketIsNotWatch(t *testing.T) {
 // What the flows of others in a table do is known after each change, and a change of that is reported once.
 func TestOthers(t *testing.T) {
 	flips := 0
-	o := &foreignFlows{seed: maphash.MakeSeed(), max: 3, known: map[uint64]foreignFlow{}, flip: func() { flips++ }}
+	o := &foreignFlows{seed: maphash.MakeSeed(), max: 3, known: map[uint64]foreignFlow{}, onOthers: func() { flips++ }}
 	normal := func(priority uint16) *flow.Flow {
 		return fl(0, priority, flow.Match{}, flow.Output{Port: flow.PortNormal})
 	}

@@ -123,15 +123,15 @@ func (c *Conn) write(b []byte) error {
 	return err
 }
 
-// lastWords is how long the reader may go on after writing has failed.
-const lastWords = 200 * time.Millisecond
+// readAfterWriteFailed is how long the reader may go on after writing has failed.
+const readAfterWriteFailed = 200 * time.Millisecond
 
 // writeFailed ends the connection, but lets the reader find the reason first: an error message that the
 // switch sent before it closed the connection explains more than a broken pipe.
 func (c *Conn) writeFailed(err error) {
 	select {
 	case <-c.done:
-	case <-time.After(lastWords):
+	case <-time.After(readAfterWriteFailed):
 		c.fail(lost(err))
 	}
 }

@@ -260,7 +260,7 @@ func (r *reading) flowReply(b []byte) error {
 func (r *reading) foreignReply(b []byte) error {
 	return r.each(b, func(fd flowDesc) {
 		if r.filter.foreign(fd.flow.Cookie) {
-			r.foreign.note(fd.flow, r.filter.Keep)
+			r.foreign.addRead(fd.flow, r.filter.Keep)
 			r.to.ForeignFlow(fd.flow)
 		}
 	})

@@ -96,10 +96,10 @@ func (b *builder) bridge(row bridgeRow, r rows) {
 			b.mirror(m, ports[*m.OutputPort].Name)
 		}
 	}
-	b.oneOwner()
-	b.oddPorts(func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) },
+	b.removeDuplicateIPs()
+	b.reportOutliers(func(p *Port) string { return fmt.Sprintf("tag %d and trunks %v", p.Tag, p.Trunks) },
 		"Port has %s, most pods' ports %s: NORMAL forwarding may keep it apart from them")
-	b.oddPorts(func(p *Port) string { return p.mtu },
+	b.reportOutliers(func(p *Port) string { return p.mtu },
 		"Interface.mtu is %s, most pods' ports %s: larger packets to it or from it get lost")
 	b.ovn = ovnEvidence(b.Switch, row, ports, interfaces)
 	slices.Sort(b.Warnings)
@@ -146,7 +146,7 @@ func (b *builder) port(port portRow, i interfaceRow) {
 		IfaceID:  i.ExternalIDs["iface-id"],
 		Netns:    port.ExternalIDs["contNetns"],
 		VLANMode: value(port.VLANMode),
-		Dead:     deadBy(port, i),
+		Dead:     blockedReasons(port, i),
 		Type:     i.Type,
 		Error:    value(i.Error),
 		LinkDown: i.Type == "" && value(i.LinkState) == "down",
@@ -195,9 +195,9 @@ func (b *builder) port(port portRow, i interfaceRow) {
 	b.Ports = append(b.Ports, p)
 }
 
-// deadBy returns why ovs-vswitchd or the kernel passes nothing through a port. A port on which STP or RSTP is
-// disabled forwards.
-func deadBy(port portRow, i interfaceRow) (dead []string) {
+// blockedReasons returns why ovs-vswitchd or the kernel passes nothing through a port. A port on which STP or
+// RSTP is disabled forwards.
+func blockedReasons(port portRow, i interfaceRow) (dead []string) {
 	if value(i.AdminState) == "down" {
 		dead = append(dead, "Interface.admin_state is down")
 	}
@@ -231,9 +231,9 @@ func (b *builder) mirror(m mirrorRow, output string) {
 	}
 }
 
-// oddPorts notes the ports with addresses of which something is not what it is for more than half of them.
-// Where pods are in several VLANs on purpose, there is often no such VLAN. "" is not known.
-func (b *builder) oddPorts(of func(*Port) string, note string) {
+// reportOutliers notes the ports with addresses of which something is not what it is for more than half of
+// them. Where pods are in several VLANs on purpose, there is often no such VLAN. "" is not known.
+func (b *builder) reportOutliers(of func(*Port) string, note string) {
 	count, all, most := map[string]int{}, 0, ""
 	for i := range b.Ports {
 		if p := &b.Ports[i]; len(p.IPs) > 0 && of(p) != "" {
@@ -330,14 +330,14 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// oneOwner removes duplicate addresses: the first port that claims one keeps it, a port through which nothing
-// passes only if no other claims it. b.Ports must be sorted by comparePorts.
-func (b *builder) oneOwner() {
+// removeDuplicateIPs removes duplicate addresses: the first port that claims one keeps it, a port through
+// which nothing passes only if no other claims it. b.Ports must be sorted by comparePorts.
+func (b *builder) removeDuplicateIPs() {
 	owner := map[netip.Addr]int{}
 	for _, passes := range []bool{true, false} {
 		for i := range b.Ports {
 			if p := &b.Ports[i]; p.passes() == passes {
-				b.own(i, owner)
+				b.claimIPs(i, owner)
 			}
 		}
 	}
@@ -346,8 +346,8 @@ func (b *builder) oneOwner() {
 // passes reports whether the database says nothing against packets to the port.
 func (p *Port) passes() bool { return p.OFPort != 0 && !p.LinkDown && len(p.Dead) == 0 }
 
-// own gives port number i the addresses that it claims, but those that have an owner.
-func (b *builder) own(i int, owner map[netip.Addr]int) {
+// claimIPs gives port number i the addresses that it claims, but those that have an owner.
+func (b *builder) claimIPs(i int, owner map[netip.Addr]int) {
 	p := &b.Ports[i]
 	p.IPs = slices.DeleteFunc(p.IPs, func(a netip.Addr) bool {
 		first, taken := owner[a]

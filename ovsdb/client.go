@@ -51,7 +51,7 @@ type Client struct {
 	sw        Switch
 	session   *session // nil while disconnected
 	lastErr   error
-	away      time.Time     // when the last session was lost; zero while there is one
+	lostAt    time.Time     // when the last session was lost; zero while there is one
 	published chan struct{} // closed and replaced whenever any of these changes
 }
 
@@ -94,7 +94,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	c.publish(func() {
-		c.sw, c.session, c.lastErr, c.away = buildSwitch(c.opt.Bridge, s.list()), s, nil, time.Time{}
+		c.sw, c.session, c.lastErr, c.lostAt = buildSwitch(c.opt.Bridge, s.list()), s, nil, time.Time{}
 	})
 	return s, nil
 }
@@ -104,7 +104,7 @@ func (c *Client) run(ctx context.Context, s *session) {
 	defer close(c.done)
 	for {
 		err := s.serve(ctx, c.opt, func() { c.refresh(s) })
-		c.publish(func() { c.session, c.lastErr, c.away = nil, err, time.Now() })
+		c.publish(func() { c.session, c.lastErr, c.lostAt = nil, err, time.Now() })
 		s.close()
 		if s = c.reconnect(ctx); s == nil {
 			return
@@ -190,7 +190,7 @@ func (c *Client) LastError() error {
 func (c *Client) Away() (since time.Time, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.away, c.lastErr
+	return c.lostAt, c.lastErr
 }
 
 // AwaitBridge waits until the bridge exists and returns the snapshot that has it.

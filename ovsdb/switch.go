@@ -151,7 +151,8 @@ func (s Switch) Uplink(want string) (Port, error) {
 		return s.usable(p)
 	}
 	if list := s.members(want); len(list) > 1 {
-		return Port{}, s.noUplink(fmt.Sprintf("has %s as a bond of %s, which are ports of their own to OpenFlow",
+		return Port{}, s.noUplink(fmt.Sprintf(
+			"has %s as a bond of %s, which are ports of their own to OpenFlow",
 			plain(want), plainList(list)))
 	} else if len(list) == 1 {
 		p, _ := s.PortByName(list[0])

@@ -96,8 +96,8 @@ func (x *Comparison) adopt(g *flow.Group) {
 		return
 	}
 
-	was, before := x.c.compilePort(p), p.dealt
-	if p.deal(set, t); slices.Equal(before.of(set), p.dealt.of(set)) {
+	was, before := x.c.compilePort(p), p.slotTables
+	if p.deal(set, t); slices.Equal(before.of(set), p.slotTables.of(set)) {
 		return
 	}
 

@@ -355,7 +355,7 @@ func (b *builder) fromNodePorts() {
 func (b *builder) output() {
 	for _, f := range families {
 		if ip, ok := b.masqueradeIP(f); ok {
-			m := firstWay(ethType(f), markService|markMasquerade)
+			m := clientDirection(ethType(f), markService|markMasquerade)
 			b.add(tableOutput, prioMasquerade, 0, m, b.masqueradeAs(ip)...)
 			if b.NoNullNAT {
 				b.masqueradeNode(m, ip)
@@ -363,7 +363,8 @@ func (b *builder) output() {
 			if f == k8s.IPv6 { // see icmpErrors
 				m.IPProto = flow.ProtoICMPv6
 				source := flow.SetAddr{Field: flow.IPv6Src, Addr: ip}
-				b.add(tableOutput, prioMasquerade6, 0, m, append([]flow.Action{source}, b.masqueradeAs(ip)...)...)
+				b.add(tableOutput, prioMasquerade6, 0, m,
+					append([]flow.Action{source}, b.masqueradeAs(ip)...)...)
 			}
 		}
 	}
@@ -383,8 +384,8 @@ func (b *builder) output() {
 	}
 }
 
-// firstWay matches packets of the client's direction whose reg1 has all bits of mark.
-func firstWay(ethType uint16, mark uint32) flow.Match {
+// clientDirection matches packets of the client's direction whose reg1 has all bits of mark.
+func clientDirection(ethType uint16, mark uint32) flow.Match {
 	return flow.Match{
 		EthType: ethType,
 		CTState: flow.Bits{Value: flow.CTTracked, Mask: flow.CTTracked | flow.CTReply},
@@ -425,9 +426,9 @@ func (b *builder) masqueradeNode(m flow.Match, ip netip.Addr) {
 // pass the bridge in any case. The node as its own client gets the hairpin address.
 func (b *builder) nodeAsEndpoint(ip netip.Addr) {
 	toIt := func(mark uint32) flow.Match {
-		m := firstWay(ethTypeOf(ip), mark)
+		m := clientDirection(ethTypeOf(ip), mark)
 		m.Dst = host(ip)
-		return b.near(tableOutput, prioNear, nearLocal, firstWay(m.EthType, markService), m)
+		return b.near(tableOutput, prioNear, nearLocal, clientDirection(m.EthType, markService), m)
 	}
 	b.add(tableOutput, prioToNode, 0, toIt(markService|markMasquerade), b.resubmit(tableDeliver))
 	if hairpin := k8s.FamilyOf(ip).First(b.HairpinIPs); hairpin.IsValid() {
@@ -445,9 +446,9 @@ func (b *builder) hairpin(pod netip.Addr) {
 	if !ok || slices.Contains(b.LocalIPs, pod) {
 		return // pods of the host's network have the node's address: nodeAsEndpoint
 	}
-	m := firstWay(ethTypeOf(pod), markService)
+	m := clientDirection(ethTypeOf(pod), markService)
 	m.Src, m.Dst = host(pod), host(pod)
-	m = b.near(tableOutput, prioNear, nearPods, firstWay(m.EthType, markService), m)
+	m = b.near(tableOutput, prioNear, nearPods, clientDirection(m.EthType, markService), m)
 	b.share(tableOutput, prioHairpin, 0, m, b.masqueradeAs(ip)...)
 }
 

@@ -24,11 +24,11 @@ type Compiler struct {
 	ids   ids
 	ports map[k8s.PortName]*placed
 	owner map[uint32]*placed // by id
-	// without are Service ports that are not compiled, because they got no id.
-	without map[k8s.PortName]*k8s.ServicePort
-	common  objects
-	refs    map[uint64]int32          // reference count of each shared flow, by digest
-	limits  map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
+	// withoutID are Service ports that are not compiled, because they got no id.
+	withoutID map[k8s.PortName]*k8s.ServicePort
+	common    objects
+	refs      map[uint64]int32          // reference count of each shared flow, by digest
+	limits    map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
 
 	flows, groups int // that should be on the switch
 	// wanted maps the digest of each of these to the number of the last Comparison that found it on the
@@ -46,12 +46,13 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 	}
 	c := &Compiler{
 		cfg: cfg.withDefaults(), ids: newIDs(),
-		ports:   map[k8s.PortName]*placed{},
-		owner:   map[uint32]*placed{},
-		without: map[k8s.PortName]*k8s.ServicePort{},
-		refs:    map[uint64]int32{},
-		limits:  map[k8s.PortName][]string{},
-		wanted:  map[uint64]uint32{}, seed: maphash.MakeSeed(),
+		ports:     map[k8s.PortName]*placed{},
+		owner:     map[uint32]*placed{},
+		withoutID: map[k8s.PortName]*k8s.ServicePort{},
+		refs:      map[uint64]int32{},
+		limits:    map[k8s.PortName][]string{},
+		wanted:    map[uint64]uint32{},
+		seed:      maphash.MakeSeed(),
 	}
 	c.common = c.compileCommon()
 	c.add(&c.common, func(*flow.Flow) {}, func(*flow.Group) {})
@@ -159,7 +160,7 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 		}
 
 		delete(c.limits, n)
-		delete(c.without, n)
+		delete(c.withoutID, n)
 		if sp != nil {
 			id, rested := c.ids.waiting[n]
 			p := c.assign(n, sp, old)
@@ -190,7 +191,7 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 	if old != nil {
 		p.id = old.id
 	} else if p.id = c.ids.take(n); p.id == 0 {
-		c.without[n] = sp
+		c.withoutID[n] = sp
 		c.limits[n] = []string{fmt.Sprintf(
 			"Service %s is not served yet: "+
 				"%d Service ports of its namespace were deleted, "+

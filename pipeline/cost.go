@@ -78,7 +78,8 @@ func setCost(z *k8s.Size, set k8s.Set) int {
 	}
 	cost := n + 2 // a group, one of whose shares is split
 	shares := newShares(weights, 0)
-	if slots := sum(shares); slots > maxSlots || uneven(weights) && !agreed(first(bucketWeights(shares))) {
+	slots := sum(shares)
+	if slots > maxSlots || uneven(weights) && !releasesAgree(first(bucketWeights(shares))) {
 		cost = slots + 2
 	}
 	if z.Protocol == "UDP" && z.NodePorts > 0 {

@@ -33,12 +33,12 @@ func Enters(m *flow.Match) bool {
 func Ends(f *flow.Flow) bool {
 	m := &f.Match
 	opens := m.TCPFlags.Value == flow.TCPSyn&m.TCPFlags.Mask
-	return m.Unknown == "" && opens && Enters(m) && !slices.ContainsFunc(f.Actions, goesOn)
+	return m.Unknown == "" && opens && Enters(m) && !slices.ContainsFunc(f.Actions, mayResubmit)
 }
 
-// goesOn reports whether the packet may go on to another table. That is also assumed of unknown actions, of
-// which goto_table is one.
-func goesOn(a flow.Action) bool {
+// mayResubmit reports whether the packet may go on to another table. That is also assumed of unknown actions,
+// of which goto_table is one.
+func mayResubmit(a flow.Action) bool {
 	switch a := a.(type) {
 	case flow.Resubmit, flow.ToGroup, flow.UnknownAction:
 		return true

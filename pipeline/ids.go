@@ -153,7 +153,7 @@ func (c *Compiler) Release(list []uint32) *flow.Delta {
 		}
 	}
 	again := map[k8s.PortName]*k8s.ServicePort{} // what got no id
-	for n, sp := range c.without {
+	for n, sp := range c.withoutID {
 		if c.ids.shares[n.Namespace] < MaxResting {
 			again[n] = sp
 		}

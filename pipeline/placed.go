@@ -8,17 +8,17 @@ import (
 
 // placed is a Service port with the id allocated to it, and the slots of its endpoints.
 type placed struct {
-	sp    *k8s.ServicePort
-	id    uint32
-	dealt dealt
+	sp         *k8s.ServicePort
+	id         uint32
+	slotTables slotTables
 }
 
-// dealt are the tables of a Service port's two sets of endpoints; nil: the table that newSlots makes.
-type dealt struct{ cluster, local slots }
+// slotTables are the tables of a Service port's two sets of endpoints; nil: the table that newSlots makes.
+type slotTables struct{ cluster, local slots }
 
-func (d *dealt) of(p k8s.Set) slots { return *d.at(p) }
+func (d *slotTables) of(p k8s.Set) slots { return *d.at(p) }
 
-func (d *dealt) at(p k8s.Set) *slots {
+func (d *slotTables) at(p k8s.Set) *slots {
 	if p == k8s.OnNode {
 		return &d.local
 	}
@@ -39,7 +39,7 @@ func (p *placed) turn(n int) int { return int(p.id) % n }
 
 // slots returns the table of a set.
 func (p *placed) slots(set k8s.Set) slots {
-	if t := p.dealt.of(set); t != nil {
+	if t := p.slotTables.of(set); t != nil {
 		return t
 	}
 	es := p.hashed(set)
@@ -56,7 +56,7 @@ func (p *placed) follow(old *placed) {
 		switch {
 		case was == nil || now == nil:
 		case sameChoice(was, now):
-			*p.dealt.at(set) = old.dealt.of(set)
+			*p.slotTables.at(set) = old.slotTables.of(set)
 		default:
 			p.deal(set, old.slots(set).reindexed(was, now))
 		}
@@ -65,7 +65,7 @@ func (p *placed) follow(old *placed) {
 
 // deal sets the table of a set to the one that follows t.
 func (p *placed) deal(set k8s.Set, t slots) {
-	at := p.dealt.at(set)
+	at := p.slotTables.at(set)
 	*at = nil
 	if next := deal(t, weights(p.hashed(set))); !slices.Equal(next, p.slots(set)) {
 		*at = next

@@ -273,14 +273,14 @@ func (s *service) endpoints(p k8s.Set) {
 		return // pick
 	}
 
-	if t := s.dealt.of(p); t != nil {
+	if t := s.slotTables.of(p); t != nil {
 		s.choice(p, es, t)
 		return
 	}
 
 	shares := newShares(weights(es), s.turn(len(es)))
 	weight, owner := bucketWeights(shares) // fewer buckets than slots: newSlots
-	if sum(shares) > maxSlots || !agreed(weight) {
+	if sum(shares) > maxSlots || !releasesAgree(weight) {
 		s.choice(p, es, newSlots(shares))
 		return
 	}

@@ -18,7 +18,7 @@ const vacant = ^uint32(0)
 // A dp_hash group maps the low bits of the hash to buckets through a table of its own: as many slots as the
 // total weight divided by the smallest weight, rounded up to a power of two, at least 16 and at most 256
 // (OVS: ofproto/ofproto-dpif.c, group_setup_dp_hash_table). Later releases make at least four slots for each
-// bucket, up to 256; see agreed.
+// bucket, up to 256; see releasesAgree.
 const (
 	minSlots = 16
 	maxSlots = 256
@@ -60,10 +60,10 @@ func webster(weights []int) []int {
 	return bucket
 }
 
-// agreed reports whether all releases of Open vSwitch map the hash to buckets of these weights in the same
-// way. Releases since September 2024 (3.5.0, and earlier branches) make four slots for each bucket at least,
-// which changes nothing if all weights are equal or there are as many slots anyway.
-func agreed(weights []int) bool {
+// releasesAgree reports whether all releases of Open vSwitch map the hash to buckets of these weights in the
+// same way. Releases since September 2024 (3.5.0, and earlier branches) make four slots for each bucket at
+// least, which changes nothing if all weights are equal or there are as many slots anyway.
+func releasesAgree(weights []int) bool {
 	return sum(weights) >= min(4*len(weights), maxSlots) || !uneven(weights)
 }
 

@@ -55,8 +55,8 @@ func TestNewSlotsAreEven(t *testing.T) {
 				t.Fatalf("%d endpoints: slot %d is of endpoint %d in the table, %d in the group", n, j, table[j%len(table)], owner[b])
 			}
 		}
-		if len(weights) > n+1 || len(layout) > maxSlots || !agreed(weights) {
-			t.Errorf("%d endpoints: %d buckets, %d slots; releases of Open vSwitch agree: %t", n, len(weights), len(layout), agreed(weights))
+		if len(weights) > n+1 || len(layout) > maxSlots || !releasesAgree(weights) {
+			t.Errorf("%d endpoints: %d buckets, %d slots; releases of Open vSwitch agree: %t", n, len(weights), len(layout), releasesAgree(weights))
 		}
 	}
 	if webster([]int{256, 1}) != nil || webster(nil) != nil || webster([]int{0}) != nil {
@@ -335,7 +335,7 @@ func TestWeights(t *testing.T) {
 		for _, b := range groups[0].Buckets {
 			buckets = append(buckets, int(b.Weight))
 		}
-		if !agreed(buckets) {
+		if !releasesAgree(buckets) {
 			t.Fatalf("weights %v: releases of Open vSwitch disagree on buckets of weights %v", weights(sp.ClusterEndpoints), buckets)
 		}
 	}
