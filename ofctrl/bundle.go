@@ -94,7 +94,7 @@ func (b *bundle) receive(i int, f frame) error {
 	case typeBundleControl:
 		if body := f.body(); len(body) >= 8 && u32(body) == b.id {
 			t := u16(body[4:])
-			// here, on the reader: the next message may report a flow that replaces one of these
+			// On the reader, because the next message may report a flow that replaces one of these.
 			if t == bundleCommitReply {
 				b.replaced.Store(int32(b.c.foreign.forget(b.d.SetFlows)))
 			}

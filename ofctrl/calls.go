@@ -18,7 +18,7 @@ type sink interface{ receive(i int, f frame) error }
 type call struct {
 	first, n uint32
 	sink     sink
-	// when the last message for it came, or it was registered: nanoseconds after Conn.epoch
+	// lastReply is when the last message for it came, or it was registered: nanoseconds after Conn.epoch.
 	lastReply atomic.Int64
 }
 

@@ -31,7 +31,7 @@ func decodeLearn(a []byte) (l flow.Learn, ok bool) {
 		if l.Limit == 0 {
 			return l, false
 		}
-		// 16 bits, and as many of padding
+		// The result is 16 bits, and as many of padding.
 		if ofs := u32(a[36:]); u16(a[24:]) == learnWriteResult && len(a) >= specs+4 {
 			f, ok := knownFields[u32(a[40:])]
 			if !ok || ofs&0xffff != 0 || int(ofs>>16) >= f.Bits() {

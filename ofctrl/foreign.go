@@ -363,7 +363,7 @@ func (o *foreignFlows) update(f frame) error {
 
 func (o *foreignFlows) event(typ uint16, b []byte) error {
 	switch typ {
-	// too much at once; what was missed is reported before it goes on (ofmonitor_resume in Open vSwitch)
+	// Too much at once. Open vSwitch reports what was missed before it goes on (ofmonitor_resume).
 	case flowPaused:
 		if o.paused == nil {
 			o.paused = make(chan struct{})

@@ -34,7 +34,7 @@ var (
 	// clearCTTemplate is NXAST_CT_CLEAR, which libOpenflow does not build (ovs-actions(7), "The ct_clear
 	// action").
 	clearCTTemplate = []byte{0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0, nxCTClear, 0, 0, 0, 0, 0, 0}
-	// OFPP_LOCAL of OpenFlow 1.0
+	// The value is OFPP_LOCAL of OpenFlow 1.0.
 	fromLocalTemplate = mustMarshal(setField("NXM_OF_IN_PORT", bytesValue([]byte{0xff, 0xfe}), nil))
 	weightTemplate    = mustMarshal(openflow15.NewGroupBucketPropWeight(0))
 
@@ -94,7 +94,7 @@ func setTemplate(name string, width int) [2][]byte {
 // hashTemplate is the selection method that hashes reg3 and one more field, both whole (OVS extension;
 // ovs-ofctl(8), selection_method).
 func hashTemplate(name string, width int) []byte {
-	// in the order in which Open vSwitch reports them
+	// In the order in which Open vSwitch reports them.
 	seed, client := field("NXM_NX_REG3", false), field(name, false)
 	seed.Value = bytesValue(bytes.Repeat([]byte{0xff}, 4))
 	client.Value = bytesValue(bytes.Repeat([]byte{0xff}, width))

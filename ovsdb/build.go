@@ -49,7 +49,7 @@ func (b *builder) root(roots []rootRow) {
 	r := slices.MinFunc(roots, func(x, y rootRow) int { return cmp.Compare(x.UUID, y.UUID) })
 	b.SystemIDs = maps.Clone(r.ExternalIDs)
 	b.OVSVersion = value(r.OVSVersion)
-	// as smap_get_bool of Open vSwitch's lib/smap.c
+	// Compared as by smap_get_bool of Open vSwitch's lib/smap.c.
 	b.Offload = strings.EqualFold(r.OtherConfig["hw-offload"], "true")
 }
 

@@ -25,17 +25,20 @@ var (
 	// OpenFlow15 is OpenFlow 1.5 on bridges whose protocols are not configured. An unknown release is assumed
 	// to have it; if it does not, the handshake fails.
 	OpenFlow15 = Feature{
-		Name:  "OpenFlow 1.5 without configuration",
-		Since: "2.12",
-		first: release{2, 12, 0}, unknown: true,
+		Name:    "OpenFlow 1.5 without configuration",
+		Since:   "2.12",
+		first:   release{2, 12, 0},
+		unknown: true,
 	}
 
 	// NullSNAT is nat(src=0.0.0.0): a connection whose ports are in use gets another port. Other switches
 	// take it literally and send packets from that address (NEWS of 2.16: "all-zero IP SNAT").
 	NullSNAT = Feature{
-		Name:  "port-reuse guards",
-		Since: "2.16",
-		first: release{2, 16, 0}, userspace: true, unknown: true,
+		Name:      "port-reuse guards",
+		Since:     "2.16",
+		first:     release{2, 16, 0},
+		userspace: true,
+		unknown:   true,
 	}
 
 	// NullNAT is a translation that changes neither address nor port and does no harm. Other switches may
@@ -45,16 +48,19 @@ var (
 	// the other. One client that connects twice from one port is enough. Fixed by Open vSwitch's commit
 	// 1116459b3.
 	NullNAT = Feature{
-		Name:  "translations without change",
-		Since: "2.17.8, 3.0.5, 3.1.3, 3.2.3 and 3.3",
-		first: release{3, 3, 0},
-		fixed: []release{{2, 17, 8}, {3, 0, 5}, {3, 1, 3}, {3, 2, 3}}, userspace: true}
+		Name:      "translations without change",
+		Since:     "2.17.8, 3.0.5, 3.1.3, 3.2.3 and 3.3",
+		first:     release{3, 3, 0},
+		fixed:     []release{{2, 17, 8}, {3, 0, 5}, {3, 1, 3}, {3, 2, 3}},
+		userspace: true,
+	}
 
 	// CTFlush is the deletion of single conntrack entries over OpenFlow (NXT_CT_FLUSH).
 	CTFlush = Feature{
-		Name:  "deleting conntrack entries over OpenFlow",
-		Since: "3.1",
-		first: release{3, 1, 0}, unknown: true,
+		Name:    "deleting conntrack entries over OpenFlow",
+		Since:   "3.1",
+		first:   release{3, 1, 0},
+		unknown: true,
 	}
 )
 

@@ -282,9 +282,8 @@ func (b *builder) serviceDefaults() {
 	// written to the key).
 	for _, mark := range []uint32{markService, markService | markMasquerade} {
 		bits := flow.Bits{Value: mark, Mask: markService | markMasquerade}
-		next := append([]flow.Action{
-			setMark(mark, markService|markMasquerade),
-		}, b.counted(b.resubmit(tableOutput))...)
+		set := setMark(mark, markService|markMasquerade)
+		next := append([]flow.Action{set}, b.counted(b.resubmit(tableOutput))...)
 		b.add(tableServices, prioEstablished, 0, flow.Match{CTState: established, CTMark: bits}, next...)
 		b.add(tableServices, prioUnanswered, 0, flow.Match{CTState: newConnection, CTMark: bits}, next...)
 	}
@@ -314,7 +313,7 @@ func (b *builder) serviceDefaults() {
 	}
 
 	for _, ip := range b.HairpinIPs {
-		// only answers are sent there
+		// Only answers are sent there.
 		drop(prioHairpinIP, b.near(tableServices, prioNear, nearService, opensService, toAddr(ip)))
 	}
 
@@ -504,7 +503,8 @@ func (b *builder) routes() {
 			setEth(flow.EthSrc, b.NodeMAC),
 			setEth(flow.EthDst, r.MAC),
 			flow.DecTTL{},
-			flow.FromLocal{}}, routed...)...)
+			flow.FromLocal{},
+		}, routed...)...)
 	}
 }
 
@@ -535,7 +535,7 @@ func (b *builder) deliver() {
 	if !b.NodeMAC.IsZero() {
 		for _, ip := range b.LocalIPs {
 			b.deliverTo(ip, flow.PortLocal, setEth(flow.EthDst, b.NodeMAC))
-			// others see the tag, without which the bridge would not forward to LOCAL
+			// Others see the tag, without which the bridge would not forward to LOCAL.
 			if b.NodeVLAN && b.OthersDecide() {
 				m := b.nearDelivery(ip)
 				m.Tagged, m.EthDst, m.CTState = true, b.NodeMAC, flow.Bits{Mask: flow.CTReply}
@@ -543,7 +543,8 @@ func (b *builder) deliver() {
 			}
 		}
 		b.routes()
-		// what the node would route. What LOCAL gets has no tag, and what leaves gets that of LOCAL's VLAN
+		// Packets that the node would route. LOCAL gets them without a tag, and those that leave get the tag of
+		// LOCAL's VLAN.
 		if b.NodeVLAN {
 			b.add(tableDeliver, prioNodeVLAN, 0,
 				flow.Match{Tagged: true, EthDst: b.NodeMAC},
@@ -568,9 +569,10 @@ func (b *builder) deliver() {
 			b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toNet(p)))
 	}
 
-	// not masqueraded: the client would get replies from an address that it does not know
+	// Connections that could not be masqueraded: the client would get replies from an address that it does
+	// not know.
 	for _, f := range families {
-		// SCTP has no ports in Open vSwitch's own tracker
+		// SCTP has no ports in Open vSwitch's own conntrack.
 		for _, proto := range []uint8{flow.ProtoTCP, flow.ProtoUDP} {
 			m := ethIs(f)
 			m.IPProto = proto

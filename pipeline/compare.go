@@ -23,7 +23,7 @@ type Comparison struct {
 	meters []flow.Meter // found on the switch
 	read   int          // number of flows read, equal or not
 
-	// flows of tableWide that were read, by group; nil unless Adopt was called
+	// adopted are the flows of tableWide that were read, by group; nil unless Adopt was called.
 	adopted    map[uint32][]slotFlow
 	idsToAdopt bool // when all flows are read
 }

@@ -33,7 +33,7 @@ const (
 
 // Priorities in tableSlots.
 const (
-	// the client is to be looked up in the source ranges (reg2 is unranged), and is in one
+	// The client is to be looked up in the source ranges (reg2 is unranged), and is in one.
 	prioAllowed    = 40
 	prioNotAllowed = 35 // and is in none
 	prioRelayed    = 30 // to an endpoint here, at the relay port

@@ -84,7 +84,7 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	if !s.Fragments || m.IPProto != flow.ProtoUDP { // TCP and SCTP segments fit
 		return
 	}
-	// later ones of IPv6 have no protocol
+	// Later ones of IPv6 have no protocol.
 	enter := flow.Match{EthType: m.EthType, Dst: m.Dst, Frag: anyFragment, CTState: newConnection,
 		CTMark: flow.Bits{Mask: markService}, Reg: [flow.NumRegs]flow.Bits{{Mask: noFrontend}}}
 	if m.Dst.IsValid() {

@@ -110,7 +110,7 @@ func (s *service) frontend(f *k8s.Frontend) {
 	routes := s.router.Routes(s.sp, f)
 	outside := routes[k8s.Outside]
 	if f.Type == k8s.ClusterIP {
-		// else a SYN that is sent again would choose again, and could move the client's pin
+		// With affinity a SYN that is sent again would choose again, and could move the client's pin.
 		if s.sp.AffinitySeconds == 0 {
 			m.CTState = opening
 		}

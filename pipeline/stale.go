@@ -33,7 +33,7 @@ func (c *Compiler) UDPFrontends() UDPFrontends {
 		}
 	}
 	for at, endpoints := range nodePorts {
-		// as in table 1, a frontend with an address takes precedence over NodePorts
+		// As in table 1, a frontend with an address takes precedence over NodePorts.
 		if _, named := serving[at]; !named {
 			serving[at] = endpoints
 		}
@@ -117,7 +117,7 @@ func staleConnections(out []flow.CTFilter, cfg *Config, old, now *k8s.ServicePor
 		}
 	}
 
-	// a frontend that takes precedence over another Service's NodePort at this address
+	// A frontend takes precedence over another Service's NodePort at this address.
 	for _, f := range after {
 		if !f.nodePort && slices.Contains(cfg.LocalIPs, f.Addr()) && !was[f] {
 			forget(f.AddrPort, netip.AddrPort{})

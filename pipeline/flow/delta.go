@@ -21,7 +21,7 @@ type Delta struct {
 	DelLearned []Learned // flows that a Learn action made
 	DelGroups  []uint32  // deleted last, when no flow points to them any more
 	DelMeters  []uint32  // deleted after the bundle
-	// conntrack entries to delete once the bundle is in force; not part of a transaction
+	// FlushCT are the conntrack entries to delete once the bundle is in force; not part of a transaction.
 	FlushCT []CTFilter
 }
 
