@@ -543,8 +543,8 @@ func (b *builder) deliver() {
 			}
 		}
 		b.routes()
-		// Packets that the node would route. LOCAL gets them without a tag, and those that leave get the tag of
-		// LOCAL's VLAN.
+		// Packets that the node would route. LOCAL gets them without a tag, and those that leave get the tag
+		// of LOCAL's VLAN.
 		if b.NodeVLAN {
 			b.add(tableDeliver, prioNodeVLAN, 0,
 				flow.Match{Tagged: true, EthDst: b.NodeMAC},

@@ -33,9 +33,8 @@ const (
 
 // Priorities in tableSlots.
 const (
-	// The client is to be looked up in the source ranges (reg2 is unranged), and is in one.
-	prioAllowed    = 40
-	prioNotAllowed = 35 // and is in none
+	prioAllowed    = 40 // of a client to look up in the source ranges (reg2 is unranged): it is in one
+	prioNotAllowed = 35 // and it is in none
 	prioRelayed    = 30 // to an endpoint here, at the relay port
 	prioSecond     = 20 // of an unknown connection (reg2 is an endpoint's number): of one slot
 	prioNoMore     = 10 // and of all

@@ -76,6 +76,7 @@ func setCost(z *k8s.Size, set k8s.Set) int {
 	if len(weights) < 2 {
 		return 0
 	}
+
 	cost := n + 2 // a group, one of whose shares is split
 	shares := newShares(weights, 0)
 	slots := sum(shares)

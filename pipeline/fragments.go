@@ -84,9 +84,14 @@ func (s *service) fragments(priority uint16, m flow.Match, f *k8s.Frontend, p k8
 	if !s.Fragments || m.IPProto != flow.ProtoUDP { // TCP and SCTP segments fit
 		return
 	}
-	// Later ones of IPv6 have no protocol.
-	enter := flow.Match{EthType: m.EthType, Dst: m.Dst, Frag: anyFragment, CTState: newConnection,
-		CTMark: flow.Bits{Mask: markService}, Reg: [flow.NumRegs]flow.Bits{{Mask: noFrontend}}}
+	enter := flow.Match{
+		EthType: m.EthType, // without IPProto: later fragments of IPv6 have no protocol
+		Dst:     m.Dst,
+		Frag:    anyFragment,
+		CTState: newConnection,
+		CTMark:  flow.Bits{Mask: markService},
+		Reg:     [flow.NumRegs]flow.Bits{{Mask: noFrontend}},
+	}
 	if m.Dst.IsValid() {
 		enter = s.toService(enter)
 	} else {
