@@ -90,12 +90,14 @@ func tryLock(name string) (lock *os.File, who string, err error) {
 			_ = f.Close()
 		}
 	}()
+
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		text, _ := io.ReadAll(io.LimitReader(f, 100))
 		return nil, strings.TrimSpace(string(text)), nil
 	} else if err != nil {
 		return nil, "", err
 	}
+
 	locked, err := f.Stat()
 	if err != nil {
 		return nil, "", err
@@ -103,6 +105,7 @@ func tryLock(name string) (lock *os.File, who string, err error) {
 	if there, err := os.Stat(name); err != nil || !os.SameFile(there, locked) {
 		return nil, "one that ends", nil // it has removed the file
 	}
+
 	if err := f.Truncate(0); err != nil {
 		return nil, "", err
 	}

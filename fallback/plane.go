@@ -170,6 +170,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		l.Work("opening " + p.Name())
 		defer l.Rest()
 	}
+
 	release, err := p.own(ctx)
 	var serve map[k8s.Family]func(context.Context)
 	if err == nil {
@@ -177,6 +178,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		p.lookAtKernel()
 		serve, err = p.kernel.Open(ctx, p)
 	}
+
 	for _, l := range p.loops {
 		l.Rest()
 	}
@@ -185,6 +187,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
+
 	var all sync.WaitGroup
 	for _, f := range p.opts.ToServe() {
 		if run := serve[f]; run != nil {

@@ -51,12 +51,14 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	default:
 		return
 	}
+
 	s := f.waiting[n]
 	if s == nil && len(f.waiting) >= maxStale {
 		f.worker.Log.Error("too many Services have UDP connections to delete: connections of this one to endpoints that are gone stay until their clients pause",
 			"service", n, "waiting", len(f.waiting))
 		return
 	}
+
 	if s == nil {
 		s = staleUDP{}
 		f.waiting[n] = s
@@ -64,6 +66,7 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	for frontend := range s {
 		s[frontend] = nil
 	}
+
 	note := func(sp *k8s.ServicePort, keep bool) {
 		if sp == nil {
 			return
@@ -79,6 +82,7 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 			}
 		}
 	}
+
 	note(before, false)
 	note(after, true)
 }
@@ -116,6 +120,7 @@ func (f *StaleForgetter) Run() {
 	if len(f.waiting) == 0 && !early || f.Forget == nil || start.Before(f.next) {
 		return
 	}
+
 	set := newStaleSet(f.waiting)
 	if f.early {
 		set.wanted = f.Wanted()
@@ -124,6 +129,7 @@ func (f *StaleForgetter) Run() {
 	if errors.Is(err, context.Canceled) {
 		return // nkp ends
 	}
+
 	f.worker.Opts.Hooks.Forgot(f.worker.Family, n, time.Since(start))
 	if err != nil {
 		pause := f.pause.Failed()
@@ -134,10 +140,12 @@ func (f *StaleForgetter) Run() {
 		f.early = false
 		f.pause, f.next = 0, time.Time{}
 	}
+
 	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
 		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served", "connections", n)
 	}
+
 	f.worker.Report(func(s *FamilyStatus) {
 		s.Forgotten += n
 		if s.LastForgetError = ""; err != nil {

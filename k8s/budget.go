@@ -88,6 +88,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		protocol Protocol
 	}
 	type number struct{ all, local int }
+
 	numbers := map[key]number{}
 	for _, sl := range s.slices {
 		for _, p := range sl.ports {
@@ -96,6 +97,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			numbers[k] = number{n.all + sl.serving, n.local + sl.local}
 		}
 	}
+
 	own := map[*addresses]bool{}
 	for i := range s.def.ports {
 		p := &s.def.ports[i]
@@ -104,6 +106,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 				return slices.ContainsFunc(t.model.Node.IPs, r.Contains)
 			})
 		}
+
 		n := numbers[key{p.name.Family, p.name.Port, p.name.Protocol}]
 		z := Size{
 			Family: p.name.Family, Protocol: p.name.Protocol,
@@ -113,6 +116,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			Inside:        p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
 			Affinity: p.affinity > 0, Consistent: p.consistent != nil,
 		}
+
 		if z.Endpoints == 0 { // nothing is made of source ranges
 			z.Frontends, z.Firewalled, z.Ranges = z.Frontends+z.Firewalled, 0, 0
 		}
@@ -129,6 +133,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			}
 			z.Frontends += z.NodePorts
 		}
+
 		do(&z)
 	}
 }
@@ -198,11 +203,13 @@ func (t *Tracker) flushBudget() {
 		if s == nil {
 			continue
 		}
+
 		cost, refused := t.costOf(s)
 		counted := cost
 		if refused != "" {
 			counted = 0
 		}
+
 		t.budget.total += counted - s.cost
 		t.budget.byNamespace[name.Namespace] += counted - s.cost
 		switch sum := t.budget.byNamespace[name.Namespace]; {
@@ -211,9 +218,11 @@ func (t *Tracker) flushBudget() {
 		case limits.Namespace > 0 && sum > limits.Namespace:
 			over = true
 		}
+
 		s.cost, s.tooLarge = counted, refused
 		t.refuse(s, cmp.Or(refused, s.overSum))
 	}
+
 	if over || limits.Node > 0 && t.budget.total > limits.Node {
 		t.refuseSums() // looks at all Services
 	}
@@ -235,11 +244,13 @@ func (t *Tracker) refuseSums() {
 	over := map[ServiceName]string{}
 	newest := map[string][]*service{} // of a namespace, the newest first once its first one is refused, as far as they are not refused
 	sorted := map[string]bool{}
+
 	for name, s := range t.services {
 		if s.cost > 0 {
 			newest[name.Namespace] = append(newest[name.Namespace], s)
 		}
 	}
+
 	left := maps.Clone(t.budget.byNamespace)
 	refuse := func(namespace, text string) {
 		if !sorted[namespace] {
@@ -253,12 +264,14 @@ func (t *Tracker) refuseSums() {
 		total, left[namespace] = total-s.cost, left[namespace]-s.cost
 		over[s.name] = fmt.Sprintf(wouldTake, rounded(s.cost)) + text
 	}
+
 	for namespace := range left {
 		for limits.Namespace > 0 && left[namespace] > limits.Namespace {
 			refuse(namespace, fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): "+
 				"of those that do not fit the newest are refused", namespace, limits.Namespace))
 		}
 	}
+
 	most := func(a, b string) int { return cmp.Or(cmp.Compare(left[b], left[a]), cmp.Compare(b, a)) }
 	for order := slices.SortedFunc(maps.Keys(left), most); limits.Node > 0 && total > limits.Node; {
 		largest, others := order[0], order[1:]
@@ -268,6 +281,7 @@ func (t *Tracker) refuseSums() {
 		copy(order, others[:at])
 		order[at] = largest
 	}
+
 	t.budget.over = len(over) > 0
 	for name, s := range t.services {
 		s.overSum = over[name]

@@ -73,6 +73,7 @@ func (c *Consistent) Slots() []int {
 	for i := range n {
 		total += len(ids[i])
 	}
+
 	owner, have := make([]int, ConsistentSlots), make([]int, n)
 	for slot := range owner {
 		owner[slot] = bestOf(n, func(i int) uint64 { return score(i, slot) })
@@ -81,17 +82,20 @@ func (c *Consistent) Slots() []int {
 	if total*balanced > ConsistentSlots {
 		return owner
 	}
+
 	least, most := make([]int, n), make([]int, n)
 	for i := range n {
 		share := ConsistentSlots * len(ids[i])
 		least[i] = share * leastShare / (100 * total)
 		most[i] = (share*mostShare + 100*total - 1) / (100 * total)
 	}
+
 	move := func(slot, to int) {
 		have[owner[slot]]--
 		have[to]++
 		owner[slot] = to
 	}
+
 	// The worst slots of endpoints that have too many go to the best endpoints that have room.
 	for _, slot := range sorted(func(slot int) bool { return have[owner[slot]] > most[owner[slot]] }, func(slot int) uint64 { return score(owner[slot], slot) }) {
 		if from := owner[slot]; have[from] > most[from] {
@@ -103,6 +107,7 @@ func (c *Consistent) Slots() []int {
 			}))
 		}
 	}
+
 	// Endpoints that have too few take their best slots from those that can spare them.
 	for i := range n {
 		if have[i] >= least[i] {
@@ -114,6 +119,7 @@ func (c *Consistent) Slots() []int {
 			}
 		}
 	}
+
 	return owner
 }
 

@@ -27,10 +27,12 @@ func (s *service) candidates(p *portDef, node string) []candidate {
 		n += len(sl.endpoints)
 	}
 	all := make([]candidate, 0, n)
+
 	for _, sl := range s.slices {
 		if sl.family != name.Family {
 			continue
 		}
+
 		wanted := slicePort{name: name.Port, protocol: name.Protocol}
 		at, _ := slices.BinarySearchFunc(sl.ports, wanted, slicePort.compare)
 		for _, sp := range sl.ports[at:] {
@@ -43,6 +45,7 @@ func (s *service) candidates(p *portDef, node string) []candidate {
 			}
 		}
 	}
+
 	slices.SortStableFunc(all, func(a, b candidate) int {
 		return cmp.Or(a.at.Compare(b.at), falseFirst(a.terminating, b.terminating), falseFirst(!a.ready, !b.ready))
 	})

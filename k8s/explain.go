@@ -35,14 +35,17 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	if s == nil || port == nil {
 		return nil
 	}
+
 	node := &t.model.Node
 	i := slices.IndexFunc(s.ports, func(p portDef) bool { return p.name == name })
 	if i < 0 {
 		return nil // deleted since the last Flush
 	}
+
 	all := s.candidates(&s.ports[i], node.Name)
 	hints := activeHints(undrained(all), node.Name, node.Zone)
 	cluster, local := selectEndpoints(undrained(all), node.Name, node.Zone)
+
 	states := make([]EndpointState, 0, len(all))
 	for i := range all {
 		c := &all[i]
@@ -51,6 +54,7 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 			Weight:    int(c.weight),
 			InCluster: holds(cluster, c.at), InLocal: holds(local, c.at),
 		}
+
 		if n := t.nodes[c.node]; n != nil {
 			e.Zone = n.Zone
 		}

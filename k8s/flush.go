@@ -64,6 +64,7 @@ func (t *Tracker) flushClaims() {
 			fresh = append(fresh, s)
 		}
 	}
+
 	touched := map[claimKey]struct{}{}
 	note := func(s *service, add bool) {
 		for _, name := range t.addresses.enter(s.name, s.ports, add) {
@@ -75,12 +76,14 @@ func (t *Tracker) flushClaims() {
 			}
 		}
 	}
+
 	for _, s := range fresh {
 		t.claims.remove(s.ports, touched)
 		t.claims.remove(s.held, touched)
 		note(s, false)
 		s.former, s.ports, s.held = s.ports, nil, nil
 	}
+
 	for _, s := range fresh {
 		s.newDef = false
 		switch {
@@ -94,6 +97,7 @@ func (t *Tracker) flushClaims() {
 			note(s, true)
 		}
 	}
+
 	for key := range touched {
 		for _, c := range t.claims[key] {
 			t.dirty[c.name.ServiceName] = struct{}{}
@@ -158,6 +162,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 			changed[port.Name] = port
 		}
 	}
+
 	if s.former != nil {
 		stays := make(map[PortName]bool, len(s.ports))
 		for i := range s.ports {
@@ -170,6 +175,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 			}
 		}
 	}
+
 	s.former = nil
 	t.warnService(s, append(warnings, t.overlaps(s)...))
 }
@@ -177,12 +183,14 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 // servicePort computes one port: its endpoints in force, and WhenEmpty and ShadowedBy of each frontend.
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
 	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
+
 	node := &t.model.Node
 	all := s.candidates(p, node.Name)
 	port.ClusterEndpoints, port.LocalEndpoints = selectEndpoints(undrained(all), node.Name, node.Zone)
 	if p.name.Protocol == v1.ProtocolUDP {
 		port.Serving = serving(all)
 	}
+
 	if p.consistent != nil {
 		port.Consistent = p.consistent.with(all, warnings)
 	}
@@ -192,6 +200,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 			*warnings = append(*warnings, Warning{Field: consistentField.String(), Text: why})
 		}
 	}
+
 	for i := range p.frontends {
 		f := &port.Frontends[i]
 		*f = p.frontends[i].Frontend

@@ -24,6 +24,7 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 	n := &nodeFacts{Node: Node{
 		Name: o.Name, Known: true, UID: string(o.UID), Zone: o.Labels[v1.LabelTopologyZone], NotEligible: notEligible(o),
 	}, origin: origin}
+
 	for _, typ := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
 		for i, a := range o.Status.Addresses {
 			if a.Type != typ {
@@ -36,6 +37,7 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 			}
 		}
 	}
+
 	cidrs, path := o.Spec.PodCIDRs, field.NewPath("spec", "podCIDRs")
 	if len(cidrs) == 0 && o.Spec.PodCIDR != "" {
 		cidrs = []string{o.Spec.PodCIDR}

@@ -32,6 +32,7 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 			case NodePort:
 				continue
 			}
+
 			at, there := slices.BinarySearchFunc(book[f.Address], name, ServiceName.Compare)
 			switch {
 			case add == there: // by another port of the Service
@@ -43,6 +44,7 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 			default:
 				book[f.Address] = slices.Delete(book[f.Address], at, at+1)
 			}
+
 			if f.Type == ClusterIP {
 				touched = append(touched, b.external[f.Address]...)
 			}

@@ -47,10 +47,12 @@ func (t *Tracker) flushRelays() {
 		if s == nil {
 			continue
 		}
+
 		now := t.relaysOf(s)
 		if slices.Equal(now, s.relays) {
 			continue
 		}
+
 		for _, r := range s.relays {
 			list := slices.DeleteFunc(t.relays[r.key], func(c claim) bool { return c == r.claim })
 			if t.relays[r.key] = list; len(list) == 0 {
@@ -66,6 +68,7 @@ func (t *Tracker) flushRelays() {
 		}
 		s.relays = now
 	}
+
 	for key := range touched {
 		t.touchRelays(key)
 	}

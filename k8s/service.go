@@ -104,21 +104,25 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
 		return d
 	}
+
 	server := otherServer(o, opts)
 	d.skipped = server == whySkipped
 	d.noteNotServed(o, server, opts)
 	if server != "" && !d.skipped {
 		return d
 	}
+
 	if o.Spec.ClusterIP == "" {
 		d.warn(field.NewPath("spec", "clusterIP"), "is not set: this Service is not served")
 		return d
 	}
+
 	for _, f := range []Family{IPv4, IPv6} {
 		if len(opts.Families) == 0 || slices.Contains(opts.Families, f) {
 			d.addFamily(o, f, opts)
 		}
 	}
+
 	if d.skipped {
 		d.warnings = nil // they would be about what nkp serves of it
 	} else {
@@ -161,6 +165,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 	internal, external := policies(o)
 	ranges := d.sourceRanges(o, f)
 	shared := &addresses{external: external, ranges: ranges}
+
 	seen := map[addressKey]bool{}
 	add := func(t FrontendType, a netip.Addr, path *field.Path, p Policy, ranges []netip.Prefix) {
 		if key := (addressKey{t, a}); !seen[key] {
@@ -174,6 +179,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 			}
 		}
 	}
+
 	add(ClusterIP, clusterIP, path, internal, nil)
 	if !opts.IgnoreExternalIPs {
 		base := field.NewPath("spec", "externalIPs")
@@ -183,6 +189,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 			}
 		}
 	}
+
 	base := field.NewPath("status", "loadBalancer", "ingress")
 	for i, ing := range o.Status.LoadBalancer.Ingress {
 		if ing.IP == "" || opts.leftToLoadBalancer(&ing) != "" {
@@ -193,6 +200,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 			add(LoadBalancer, a, path, external, ranges)
 		}
 	}
+
 	d.addPorts(o, f, shared, opts)
 }
 
@@ -201,6 +209,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 	affinity, weights := affinitySeconds(o), d.readWeights(o)
 	consistent := d.wantsConsistent(o, shared.external, opts)
 	taken := map[PortName]bool{}
+
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
@@ -212,6 +221,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 			target:   targetPort(o, p),
 			shared:   shared,
 		}
+
 		if taken[port.name] {
 			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)
 			continue
@@ -220,6 +230,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 			d.warn(path.Child("port"), "%d is out of range 1-65535: this port is not served", p.Port)
 			continue
 		}
+
 		taken[port.name], port.port = true, uint16(p.Port)
 		if p.NodePort < 0 || p.NodePort > 65535 {
 			d.warn(path.Child("nodePort"), "%d is out of range 1-65535: no NodePort is served", p.NodePort)
@@ -229,6 +240,7 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 		if consistent {
 			port.consistent = d.consistent(o, &port)
 		}
+
 		d.ports = append(d.ports, port)
 	}
 }

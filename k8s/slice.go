@@ -84,6 +84,7 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 	default:
 		return s
 	}
+
 	for i := range o.Ports {
 		p := &o.Ports[i]
 		path := field.NewPath("ports").Index(i)
@@ -102,11 +103,13 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 			s.ports = append(s.ports, slicePort{*p.Name, protocol, uint16(*p.Port)})
 		}
 	}
+
 	slices.SortStableFunc(s.ports, slicePort.compare)
 	s.endpoints = make([]sliceEndpoint, 0, len(o.Endpoints))
 	for i := range o.Endpoints {
 		s.addEndpoint(&o.Endpoints[i], i)
 	}
+
 	for i := range s.endpoints {
 		if e := &s.endpoints[i]; e.ready || e.serving {
 			if s.serving++; e.node != "" && e.node == opts.NodeName {
@@ -131,6 +134,7 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 		s.warn(path(), "is empty: this endpoint is ignored")
 		return
 	}
+
 	addr, ok := ParseAddr(e.Addresses[0])
 	if !ok {
 		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored", brief.Quote(e.Addresses[0]))
@@ -140,6 +144,7 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 		s.warn(path().Index(0), "%s is not an %s address, but addressType is %s: this endpoint is ignored", addr, s.family, s.family)
 		return
 	}
+
 	c := &e.Conditions
 	ep := sliceEndpoint{
 		addr:        addr,
@@ -159,5 +164,6 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 			ep.hints.forZones = append(ep.hints.forZones, z.Name)
 		}
 	}
+
 	s.endpoints = append(s.endpoints, ep)
 }

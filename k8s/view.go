@@ -89,6 +89,7 @@ func (s *ServicePort) View(r *Router) ServiceView {
 		LocalEndpoints:   endpointTexts(s.LocalEndpoints),
 		Frontends:        make([]FrontendView, 0, len(s.Frontends)),
 	}
+
 	for _, e := range slices.Concat(s.ClusterEndpoints, s.LocalEndpoints) {
 		if e.Weight() != 1 {
 			if v.Weights == nil {
@@ -100,6 +101,7 @@ func (s *ServicePort) View(r *Router) ServiceView {
 	if s.Consistent != nil {
 		v.Consistent = s.Consistent.Address.String()
 	}
+
 	for i := range s.Frontends {
 		v.Frontends = append(v.Frontends, s.Frontends[i].view(s, r))
 	}

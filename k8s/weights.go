@@ -53,11 +53,13 @@ func (d *serviceDef) readWeights(o *v1.Service) *weights {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
+
 	path := field.NewPath("metadata", "annotations").Key(AnnotationWeights)
 	w := &weights{of: map[netip.Prefix]uint8{}}
 	shares := false  // weights that matter beside 0
 	var bad []string // the first entry that is not valid, and another one if there are more
 	twice := ""
+
 	for entry := range strings.SplitSeq(text, ",") {
 		if len(w.of) == maxWeights {
 			d.warn(path, "has more than %d entries: the rest is ignored", maxWeights)
@@ -70,18 +72,21 @@ func (d *serviceDef) readWeights(o *v1.Service) *weights {
 			bad = append(bad[:min(len(bad), 1)], strings.TrimSpace(entry))
 			continue
 		}
+
 		if before, given := w.of[p]; given {
 			if before != uint8(weight) {
 				twice = where
 			}
 			continue
 		}
+
 		w.of[p] = uint8(weight)
 		shares = shares || weight > 1
 		if !slices.Contains(w.lengths, p.Bits()) {
 			w.lengths = append(w.lengths, p.Bits())
 		}
 	}
+
 	slices.SortFunc(w.lengths, func(a, b int) int { return cmp.Compare(b, a) })
 	if len(bad) > 0 {
 		others := ""

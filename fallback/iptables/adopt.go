@@ -36,6 +36,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 	} else if !ok {
 		mangle.chain(rules.Canary)
 	}
+
 	ins := []*input{mangle}
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
@@ -46,6 +47,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 				in.chain(name)
 			}
 		}
+
 		for _, c := range w.want.fixed.Chains[t] {
 			have, ok, err := rulesOf(ctx, w.tables, t, c.Name)
 			if err != nil {
@@ -61,6 +63,7 @@ func (w *worker) installFixed(ctx context.Context) error {
 		}
 		ins = append(ins, in)
 	}
+
 	for _, in := range ins {
 		if err := w.restore(ctx, in); err != nil {
 			return fmt.Errorf("table %s, the chains that all Services share: %w", in.table, err)
@@ -110,6 +113,7 @@ func (w *worker) sweep(ctx context.Context) error {
 			keptChains[c.Name] = true
 		}
 	}
+
 	for _, t := range []rules.Table{rules.NAT, rules.Filter} {
 		in := newInput(t)
 		var gone []ruleKey
@@ -119,6 +123,7 @@ func (w *worker) sweep(ctx context.Context) error {
 				gone = append(gone, k)
 			}
 		}
+
 		if err := w.restore(ctx, in); err != nil {
 			w.due = fullReadBack
 			return fmt.Errorf("table %s, delete unwanted rules: %w", t, err)
@@ -127,6 +132,7 @@ func (w *worker) sweep(ctx context.Context) error {
 			delete(w.have.shared, k)
 		}
 	}
+
 	for name, c := range w.have.chains {
 		if !c.used && !keptChains[name] {
 			w.have.garbage[name] = true

@@ -98,6 +98,7 @@ func waitsForAll(l rules.SharedRule) bool { return l.Table == rules.NAT || goesA
 func (c *change) inputs(known ruleSet, hooked bool) inputs {
 	in := inputs{beforeNAT: newInput(rules.Filter), nat: newInput(rules.NAT), afterNAT: newInput(rules.Filter), hooked: hooked}
 	in.nat.own(c.write)
+
 	var gone []rules.SharedRule
 	for k, d := range c.shared {
 		l := known[k]
@@ -118,6 +119,7 @@ func (c *change) inputs(known ruleSet, hooked bool) inputs {
 			gone = append(gone, l.SharedRule)
 		}
 	}
+
 	for _, l := range gone {
 		if l.Table == rules.NAT {
 			in.nat.delete(l.Chain, l.Rule)
@@ -136,6 +138,7 @@ func (w *worker) done(c *change, deferred []ruleKey) {
 		}
 		w.have.deferred[k] = true // ports of one Service may hold the same rule
 	}
+
 	for k, d := range c.shared {
 		l := w.have.shared[k]
 		if l == nil {
@@ -145,6 +148,7 @@ func (w *worker) done(c *change, deferred []ruleKey) {
 			delete(w.have.shared, k)
 		}
 	}
+
 	for _, n := range c.names {
 		if it, ok := w.want.items[n]; ok {
 			w.have.items[n] = installation{it, w.want.compiler}
@@ -154,6 +158,7 @@ func (w *worker) done(c *change, deferred []ruleKey) {
 		delete(w.Dirty, n)
 		w.Refused.Forget(n)
 	}
+
 	for _, name := range c.used {
 		known := w.have.chains[name]
 		known.used = true

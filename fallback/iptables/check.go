@@ -47,11 +47,13 @@ func (w *worker) check(ctx context.Context) error {
 	drift, err := w.flushed(ctx)
 	after := func() time.Time { return start.Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start))) }
 	w.CheckAt = after()
+
 	if err == nil && drift == "" && !start.Before(w.fullCheckAt) && w.due == nothing {
 		looking, disturbed := ctx, func() bool { return false }
 		if start.Sub(w.fullCheckAt) < fullCheckPatience || w.fullCheckAt.IsZero() {
 			looking, disturbed = w.In.Undisturbed(ctx)
 		}
+
 		drift, err = w.drifted(looking)
 		if disturbed() {
 			drift, err = "", nil
@@ -67,6 +69,7 @@ func (w *worker) check(ctx context.Context) error {
 			}
 		}
 	}
+
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:

@@ -53,10 +53,12 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 			return n, err
 		}
 	}
+
 	for _, table := range []rules.Table{rules.NAT, rules.Filter, rules.Mangle} {
 		if !inUse(string(table)) {
 			continue
 		}
+
 		names, err := t.ChainNames(ctx, string(table))
 		if err != nil {
 			return n, err
@@ -65,6 +67,7 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 		if len(targets) == 0 {
 			continue
 		}
+
 		unhook := newInput(table)
 		for _, parent := range parents[table] {
 			if !slices.Contains(names, parent) {
@@ -84,17 +87,20 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 				}
 			}
 		}
+
 		if !unhook.empty() {
 			if err := t.Restore(ctx, unhook.bytes()); err != nil {
 				return n, fmt.Errorf("table %s, delete the jumps to nkp's chains: %w", table, err)
 			}
 		}
+
 		if leaveKubeProxy {
 			n.Left++
 			if targets, err = unknownToKubeProxy(ctx, t, table, targets); err != nil {
 				return n, err
 			}
 		}
+
 		for chains := range slices.Chunk(targets, limit) {
 			in := newInput(table)
 			for _, c := range chains {

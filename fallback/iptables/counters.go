@@ -72,11 +72,13 @@ func (kernel) CountNode(ctx context.Context, o fallback.Options, backend string)
 		}
 		**to += packets
 	}
+
 	for _, f := range o.Families {
 		list, err := listRules(ctx, backend, f)
 		if err != nil {
 			return n, err
 		}
+
 		lines, err := list(rules.Filter, rules.Forward)
 		if err != nil {
 			return n, err
@@ -86,6 +88,7 @@ func (kernel) CountNode(ctx context.Context, o fallback.Options, backend string)
 				add(&n.Invalid, d.Packets)
 			}
 		}
+
 		if f != k8s.IPv4 || !o.LocalhostNodePorts {
 			continue
 		}
@@ -118,6 +121,7 @@ func connections(list lister) (map[string]uint64, error) {
 		}
 		return err
 	}
+
 	for _, chain := range rules.EntryChains {
 		if err := add(chain); err != nil {
 			return nil, err

@@ -66,6 +66,7 @@ func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 			}
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
 		if want.Table == rules.NAT && rules.IsServiceChain(name) && !wanted[name] && have.used[name] {
 			for _, r := range have.chains[name] {
@@ -73,11 +74,13 @@ func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 			}
 		}
 	}
+
 	for _, g := range want.InForeignChains {
 		if !hasRule(have.chains[g.Chain], g.Rule) {
 			line("+", g.Chain, g.Rule)
 		}
 	}
+
 	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks}, &snapshot{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
 	for _, h := range extra {
 		line("-", h.Parent, h.Rule)

@@ -16,6 +16,7 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 		in.chain(n)
 		in.drop(n)
 	}
+
 	err := w.restore(ctx, in)
 	switch {
 	case err == nil:
@@ -31,6 +32,7 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 		delete(w.have.garbage, names[0])
 		return nil
 	}
+
 	half := len(names) / 2
 	if err := w.delete(ctx, names[:half]); err != nil {
 		return err

@@ -37,6 +37,7 @@ func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 			extra = append(extra, rules.Hook{Table: h.Table, Parent: h.Parent, Rule: list[at]})
 		}
 	}
+
 	for t, names := range parents {
 		for _, parent := range names { // also those without a hook: an earlier run may have had other settings
 			seen := map[string]bool{}
@@ -75,6 +76,7 @@ func (w *worker) hook(ctx context.Context) error {
 			s.rules[t][parent] = list
 		}
 	}
+
 	missing, extra := hookDiff(&w.want.fixed, s)
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		in := newInput(t)
@@ -95,6 +97,7 @@ func (w *worker) hook(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if len(missing)+len(extra) > 0 {
 		w.Log.Info("installed the jumps from the base chains to nkp's chains", "newRules", len(missing), "removedRules", len(extra))
 	}

@@ -49,6 +49,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	var problems []error
 	var all []*restore.Tables
 	leave := false
+
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		for _, t := range restore.Find(ctx, f) {
 			if !leave && t.InUse(string(rules.NAT)) {
@@ -68,6 +69,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 			all = append(all, t)
 		}
 	}
+
 	keepGuard := true
 	if leave {
 		fallback.RouteLocalnet{}.Disown()
@@ -77,6 +79,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 			problems = append(problems, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8, stays", err, rules.LocalFirewall))
 		}
 	}
+
 	for _, t := range all {
 		limit := legacyLimits.chains
 		if t.Backend == restore.NFT {
@@ -90,6 +93,7 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 			problems = append(problems, fmt.Errorf("iptables back end %s, %s: %w", t.Backend, t.Family, err))
 		}
 	}
+
 	if o.Log != nil && n.Chains+n.Rules > 0 {
 		o.Log.Info("removed", "chains", n.Chains, "rulesInOtherChains", n.Rules)
 	}

@@ -34,10 +34,12 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 	if err != nil {
 		return nil, err
 	}
+
 	limits := legacyLimits
 	if choice.Backend == restore.NFT {
 		limits = nftLimits
 	}
+
 	serve := map[k8s.Family]func(context.Context){}
 	version := ""
 	var problems []error
@@ -49,6 +51,7 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 			problems = append(problems, err)
 			continue
 		}
+
 		version = t.Version
 		p.Chosen(string(choice.Backend), choice.Reason, version, t.RandomFully)
 		of := p.Worker(ctx, f)
@@ -57,6 +60,7 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 		w.backend = string(choice.Backend)
 		serve[f] = func(ctx context.Context) { w.Run(ctx, w, "bringing the rules in step") }
 	}
+
 	if len(serve) == 0 || len(problems) > 0 && len(k.asked.Families) > 0 {
 		return nil, errors.Join(problems...)
 	}

@@ -34,12 +34,14 @@ func (w *worker) pushDirty(ctx context.Context) error {
 	var r round
 	var next queue
 	defer next.abandon()
+
 	for names, _ := w.Due(); len(names) > 0; {
 		b := next.take()
 		if b == nil {
 			b = w.batch(names)
 		}
 		names = names[len(b.names):]
+
 		err := w.commitBatch(ctx, b, func() {
 			if w.limits.ahead {
 				w.fill(ctx, &next, b, names)
@@ -51,9 +53,11 @@ func (w *worker) pushDirty(ctx context.Context) error {
 				return err
 			}
 		}
+
 		if err := w.keepGuard(ctx); err != nil {
 			return err
 		}
+
 		if !w.In.Idle() {
 			next.abandon()
 			w.TakeUpdates(w)
@@ -63,6 +67,7 @@ func (w *worker) pushDirty(ctx context.Context) error {
 			names, _ = w.Due()
 		}
 	}
+
 	w.Stale.Run()
 	return w.addDeferred(ctx)
 }
@@ -77,10 +82,12 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 	if err == nil || ctx.Err() != nil || errors.Is(err, restore.ErrBusy) {
 		return err
 	}
+
 	w.due = max(w.due, finish) // a part may be installed: the next round sweeps up
 	if w.Opts.Hooks.Split != nil {
 		w.Opts.Hooks.Split(w.Family)
 	}
+
 	if !r.looked {
 		// Another program may have changed the rules.
 		if drift, lookErr := w.drifted(ctx); lookErr != nil {
@@ -94,6 +101,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 			return nil
 		}
 	}
+
 	if len(c.names) == 1 {
 		w.Refuse(c.names[0], err)
 		if r.refused++; r.refused > maxRefused {
@@ -101,6 +109,7 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 		}
 		return nil
 	}
+
 	half := len(c.names) / 2
 	for _, names := range [][]k8s.PortName{c.names[:half], c.names[half:]} {
 		part := &change{shared: delta{}}

@@ -41,6 +41,7 @@ func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backen
 		if err != nil {
 			return err
 		}
+
 		c, own := rules.NewCompiler(o.Config, f, m), map[string]bool{} // chains of table nat, and rules of shared chains
 		for n, sp := range m.Ports {
 			if n.Family != f {
@@ -54,6 +55,7 @@ func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backen
 				own[string(r.Table)+r.Chain+r.Rule.Canonical()] = true
 			}
 		}
+
 		for _, table := range []rules.Table{rules.Filter, rules.NAT} {
 			err := t.SaveCounted(ctx, string(table), func(chain, rule string, packets, bytes uint64) {
 				if table == rules.NAT && own[chain] || own[string(table)+chain+rules.Rule(rule).Canonical()] {

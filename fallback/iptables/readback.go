@@ -29,12 +29,14 @@ func (w *worker) readBack(ctx context.Context) (*snapshot, error) {
 		own:      map[string]uint64{},
 		canaries: map[rules.Table]bool{},
 	}
+
 	for _, t := range canaryTables {
 		var err error
 		if _, s.canaries[t], err = w.tables.Rules(ctx, string(t), rules.Canary); err != nil {
 			return nil, err
 		}
 	}
+
 	for _, t := range []rules.Table{rules.Filter, rules.NAT} {
 		s.rules[t] = map[string][]rules.Rule{}
 		names, err := w.tables.ChainNames(ctx, string(t))
@@ -136,6 +138,7 @@ func (w *worker) compare(s *snapshot) string {
 			return fmt.Sprintf("table %s was flushed: chain %s is missing", t, rules.Canary)
 		}
 	}
+
 	for t, list := range w.want.fixed.Chains {
 		for _, c := range list {
 			if have, ok := s.rules[t][c.Name]; !ok || digest(have) != digest(c.Rules) {
@@ -143,6 +146,7 @@ func (w *worker) compare(s *snapshot) string {
 			}
 		}
 	}
+
 	seen := ruleSet{}
 	s.eachShared(w.want.fixed, func(l rules.SharedRule) {
 		seen.found(l)
@@ -157,6 +161,7 @@ func (w *worker) compare(s *snapshot) string {
 			return fmt.Sprintf("table %s, chain %s: unexpected rule: %q", k.table, k.chain, l.Rule)
 		}
 	}
+
 	for name, known := range w.have.chains {
 		have, ok := s.own[name]
 		if !ok && known.used {
@@ -166,11 +171,13 @@ func (w *worker) compare(s *snapshot) string {
 			return fmt.Sprintf("table nat, chain %s%s was changed", name, w.have.ownerText(name))
 		}
 	}
+
 	if w.have.hooked {
 		if missing, extra := hookDiff(&w.want.fixed, s); len(missing)+len(extra) > 0 {
 			return fmt.Sprintf("jumps to nkp's chains: %d missing or too late in their chain, %d unexpected", len(missing), len(extra))
 		}
 	}
+
 	for _, g := range w.want.fixed.InForeignChains {
 		if !hasRule(s.rules[g.Table][g.Chain], g.Rule) {
 			return fmt.Sprintf("table %s, chain %s: rule is missing: %q", g.Table, g.Chain, g.Rule)

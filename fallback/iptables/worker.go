@@ -84,6 +84,7 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	w.verify(ctx)
 	full := w.due >= fixedChains
 	w.Begin(full)
+
 	if full {
 		w.guardAt = time.Time{} // before anything else is installed
 		err = w.keepGuard(ctx)
@@ -100,10 +101,12 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	w.Synced()
 	if !w.Settled() {
 		return nil
 	}
+
 	w.InStep(len(w.have.deferred), func(s *fallback.FamilyStatus) { s.Services, s.Chains = w.have.counts() })
 	return w.collect(ctx)
 }

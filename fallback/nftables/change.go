@@ -99,10 +99,12 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+
 		b := netlink.NewBatch(w.Family)
 		var list []*change
 		shared, tags := map[rules.Ref]int{}, map[rules.Ref]int{} // the tags plus 1
 		spreads := map[string]bool{}
+
 		rest, size, most := names, 0, min(maxBatch, w.conn.MaxBatch()/2)
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
@@ -111,6 +113,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 				rest = rest[1:]
 				continue
 			}
+
 			size += c.size()
 			b.Tag(len(list))
 			w.addPort(b, r, c, spreads)
@@ -124,7 +127,9 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			}
 			list, rest = append(list, c), rest[1:]
 		}
+
 		w.changeShared(b, r, shared, tags)
+
 		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may
 		// need it that found the Service port as it was: they look up its number of slots and the slot one
 		// after the other.
@@ -135,6 +140,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 				w.addLast(b, r, gone)
 			}
 		}
+
 		err := w.commit(b)
 		refusal := new(netlink.RefusedError)
 		if errors.As(err, &refusal) && r.full && refusal.Tags[netlink.NoTag] == nil {
@@ -143,6 +149,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		} else if err != nil {
 			return err
 		}
+
 		for _, c := range list {
 			w.have.note(c, w.compiler)
 			w.sweep.add(&c.new)
@@ -151,6 +158,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			r.settle(c)
 		}
 		w.have.count(shared)
+
 		names, done = rest, len(rest) == 0
 		if apart {
 			awaitPackets()
@@ -255,6 +263,7 @@ func (w *worker) plan(r *round, n k8s.PortName) *change {
 	if c.port == nil {
 		return c
 	}
+
 	slots := have.slots
 	if r.full {
 		c.adopted = w.compiler.Adopt(r.before, c.port)
@@ -262,6 +271,7 @@ func (w *worker) plan(r *round, n k8s.PortName) *change {
 	}
 	c.slots = rules.AssignPorts(slots, c.port)
 	c.new = w.compiler.Service(c.port, c.slots)
+
 	c.add, c.replaced = rules.Elements{}, rules.Elements{}
 	for ref, v := range c.new.Elements {
 		was, ok := r.before[ref]
@@ -273,6 +283,7 @@ func (w *worker) plan(r *round, n k8s.PortName) *change {
 		}
 		c.add[ref] = v
 	}
+
 	for ref := range c.add {
 		if ref.Set == rules.SourceRanges {
 			r.replaceRanges(c, ref.Frontend(n.Family))
@@ -308,6 +319,7 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 	for _, m := range c.old.Own.Sets {
 		r.oldSets[m.Name] = true
 	}
+
 	for i := range c.new.Own.Sets {
 		s := &c.new.Own.Sets[i].Set
 		has := slices.ContainsFunc(c.old.Own.Sets, func(o rules.ClientMap) bool { return o.Name == s.Name })
@@ -319,6 +331,7 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 		}
 		r.used[s.Name] = true
 	}
+
 	var fill []*rules.Chain
 	chain := func(ch *rules.Chain, has, same bool) {
 		if r.table != nil {
@@ -335,6 +348,7 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 		}
 		r.used[ch.Name] = true
 	}
+
 	for i := range c.new.Chains {
 		if ch := &c.new.Chains[i]; !w.have.spreads[ch.Name] && !spreads[ch.Name] {
 			chain(ch, false, false)
@@ -346,10 +360,12 @@ func (w *worker) addPort(b *netlink.Batch, r *round, c *change, spreads map[stri
 		at := slices.IndexFunc(c.old.Own.Chains, func(o rules.Chain) bool { return o.Name == ch.Name })
 		chain(ch, at >= 0, at >= 0 && reflect.DeepEqual(c.old.Own.Chains[at], *ch))
 	}
+
 	for _, ch := range fill {
 		b.AddRules(ch)
 	}
 	b.Delete(c.replaced)
+
 	b.Add(c.add)
 	w.have.elements += len(c.add) - len(c.replaced)
 }
@@ -469,35 +485,28 @@ func (w *worker) sync(ctx context.Context) (err error) {
 		}
 		err = w.group.Listen(w.conn)
 	}()
+
 	t, err := read(w.conn, w.Family)
 	w.Loop.Progress()
 	if err != nil {
 		return err
 	}
+
 	fixed := w.compiler.Fixed()
 	r := newRound(t)
 	r.full = true
 	b := netlink.NewBatch(w.Family)
-	if t != nil && !fits(t, &fixed) {
-		w.Log.Info("the table is another version's, or dormant: it is replaced")
-		b.DeleteTable(rules.TableName)
-		t, r.table = nil, nil
-	}
-	if t == nil {
-		b.AddTable()
-		for i := range rules.Sets {
-			b.AddSet(&rules.Sets[i])
-		}
-	} else {
-		r.before = t.Elements
-	}
+	t = w.ensureTable(b, r, &fixed)
+
 	devices := len(w.compiler.Devices()) > 0
 	if devices && (t == nil || !t.HasFlowtable) {
 		b.AddFlowtable()
 	}
+
 	w.have.reset()
 	w.have.elements = len(r.before)
 	w.closeLocalnet(t, &fixed)
+
 	if t != nil {
 		for _, n := range t.ChainNames() {
 			if isSpread(t, n) {
@@ -505,14 +514,74 @@ func (w *worker) sync(ctx context.Context) (err error) {
 			}
 		}
 	}
-	var fill, bases []*rules.Chain
-	for i := range fixed.Chains {
-		ch := &fixed.Chains[i]
-		r.used[ch.Name] = true
-		has, same := false, false
-		if t != nil {
-			has, _, same = t.HasChain(ch)
+	bases := addFixedChains(b, r, fixed.Chains)
+	for i := range rules.Sets {
+		r.used[rules.Sets[i].Name] = true
+	}
+	if err := w.commitFixed(b, r, fixed.Elements); err != nil {
+		return err
+	}
+
+	r.last = func(b *netlink.Batch) {
+		for _, ch := range bases {
+			b.AddChain(ch)
+			b.AddRules(ch)
 		}
+		if t != nil && t.HasFlowtable && !devices {
+			b.DeleteFlowtable()
+		}
+	}
+
+	w.flowtable.lookAt = time.Time{}
+	w.queueWanted()
+
+	names, waiting := w.Due()
+	for _, n := range waiting { // refused, and not retried yet
+		r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
+	}
+	if err := w.programPorts(ctx, r, names); err != nil {
+		return err
+	}
+
+	w.openLocalnet()
+	w.unknown = false
+	w.CheckAt = time.Now().Add(w.Opts.SyncPeriod)
+	return nil
+}
+
+// ensureTable adds the table and its maps to b if there is no table, or one that another version made. It
+// returns the table that stays, if any.
+func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *netlink.Table {
+	if r.table != nil && !fits(r.table, fixed) {
+		w.Log.Info("the table is another version's, or dormant: it is replaced")
+		b.DeleteTable(rules.TableName)
+		r.table = nil
+	}
+
+	if r.table == nil {
+		b.AddTable()
+		for i := range rules.Sets {
+			b.AddSet(&rules.Sets[i])
+		}
+	} else {
+		r.before = r.table.Elements
+	}
+	return r.table
+}
+
+// addFixedChains adds the chains that differ from the installed ones to b. It returns the missing base chains,
+// which are added last.
+func addFixedChains(b *netlink.Batch, r *round, chains []rules.Chain) (bases []*rules.Chain) {
+	var fill []*rules.Chain
+	for i := range chains {
+		ch := &chains[i]
+		r.used[ch.Name] = true
+
+		has, same := false, false
+		if r.table != nil {
+			has, _, same = r.table.HasChain(ch)
+		}
+
 		switch {
 		case has && same:
 		case has:
@@ -526,34 +595,33 @@ func (w *worker) sync(ctx context.Context) (err error) {
 			fill = append(fill, ch)
 		}
 	}
+
 	for _, ch := range fill {
 		b.AddRules(ch)
 	}
-	for i := range rules.Sets {
-		r.used[rules.Sets[i].Name] = true
-	}
+	return bases
+}
+
+// commitFixed commits b with the elements that do not depend on Services.
+func (w *worker) commitFixed(b *netlink.Batch, r *round, elements []rules.Ref) error {
 	shared := map[rules.Ref]int{}
-	for _, e := range fixed.Elements {
+	for _, e := range elements {
 		shared[e]++
 	}
 	w.changeShared(b, r, shared, nil)
 	if err := w.commit(b); err != nil {
 		return fmt.Errorf("install the chains that all Services share: %w", err)
 	}
+
 	w.have.count(shared)
-	for _, e := range fixed.Elements {
+	for _, e := range elements {
 		delete(r.before, e)
 	}
-	r.last = func(b *netlink.Batch) {
-		for _, ch := range bases {
-			b.AddChain(ch)
-			b.AddRules(ch)
-		}
-		if t != nil && t.HasFlowtable && !devices {
-			b.DeleteFlowtable()
-		}
-	}
-	w.flowtable.lookAt = time.Time{}
+	return nil
+}
+
+// queueWanted has every wanted Service port programmed, and no other.
+func (w *worker) queueWanted() {
 	for n := range w.want {
 		w.Dirty[n] = true
 	}
@@ -562,17 +630,6 @@ func (w *worker) sync(ctx context.Context) (err error) {
 			delete(w.Dirty, n) // what was installed of it is among what is left
 		}
 	}
-	names, waiting := w.Due()
-	for _, n := range waiting { // refused, and not retried yet
-		r.keep(w.compiler.Service(w.want[n], w.compiler.Adopt(r.before, w.want[n])))
-	}
-	if err := w.programPorts(ctx, r, names); err != nil {
-		return err
-	}
-	w.openLocalnet()
-	w.unknown = false
-	w.CheckAt = time.Now().Add(w.Opts.SyncPeriod)
-	return nil
 }
 
 // fits reports whether an installed table is in use, and its sets and hooks are as this version has them.

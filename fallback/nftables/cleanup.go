@@ -62,11 +62,13 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 		return 0, err
 	}
 	defer conn.Close()
+
 	for _, f := range dataplane.Families {
 		t, err := conn.ReadChains(f)
 		if err != nil {
 			return n, err
 		}
+
 		if f == k8s.IPv4 {
 			if _, err := fallback.ReleaseLocalnet(take); err != nil {
 				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, rules.TableName)
@@ -75,6 +77,7 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 		if t == nil {
 			continue
 		}
+
 		b := netlink.NewBatch(f)
 		b.DeleteTable(rules.TableName)
 		if err := conn.Commit(b); err != nil {

@@ -26,6 +26,7 @@ func (k kernel) Count(_ context.Context, m *k8s.Model, o fallback.Options, _ str
 		return err
 	}
 	defer conn.Close()
+
 	for _, f := range o.Families {
 		compiler := rules.NewCompiler(config, f, m)
 		of := map[rules.Ref]k8s.PortName{}
@@ -40,6 +41,7 @@ func (k kernel) Count(_ context.Context, m *k8s.Model, o fallback.Options, _ str
 				}
 			}
 		}
+
 		c := counts{ports: all, dropped: dropped}
 		if err := c.read(conn, f, of); err != nil {
 			return err
@@ -56,6 +58,7 @@ func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.Por
 	if err != nil || t == nil {
 		return err
 	}
+
 	denied := map[k8s.PortName]uint64{} // counted as connections, too, because they are denied after that
 	for _, set := range rules.Counting {
 		counts, err := conn.Counters(f, set)
@@ -85,11 +88,13 @@ func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.Por
 			}
 		}
 	}
+
 	for n, packets := range denied {
 		now := c.ports[n]
 		now.Connections -= min(packets, now.Connections)
 		c.ports[n] = now
 	}
+
 	for i, n := range t.Counted(rules.CountsUnserved) {
 		why := k8s.DropUnallocated
 		if i == 0 {

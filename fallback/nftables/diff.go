@@ -19,6 +19,7 @@ func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 	if t == nil {
 		return []string{"+ table " + rules.TableName}
 	}
+
 	lines := compareObjects(t, want)
 	known := map[string]bool{}
 	for _, s := range slices.Concat(rules.Sets[:], want.Sets) {
@@ -27,6 +28,7 @@ func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 	for i := range want.Chains {
 		known[want.Chains[i].Name] = true
 	}
+
 	for _, n := range t.ChainNames() {
 		if !known[n] && !isSpread(t, n) {
 			lines = append(lines, "- chain "+n)
@@ -37,6 +39,7 @@ func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 			lines = append(lines, "- set "+n)
 		}
 	}
+
 	if len(want.Devices) == 0 && t.HasFlowtable {
 		lines = append(lines, "- flowtable "+rules.Flowtable)
 	}
@@ -102,6 +105,7 @@ func Diff(m *k8s.Model, o Options) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
+
 	var b strings.Builder
 	for _, f := range o.ToServe() {
 		t, err := read(conn, f)
@@ -112,6 +116,7 @@ func Diff(m *k8s.Model, o Options) (string, error) {
 		if err != nil {
 			return "", err
 		}
+
 		c := rules.NewCompiler(o.config(lacking), f, m)
 		want := c.Ruleset(m, func(n k8s.PortName) rules.Ports {
 			if t == nil {
@@ -119,6 +124,7 @@ func Diff(m *k8s.Model, o Options) (string, error) {
 			}
 			return c.Adopt(t.Elements, m.Ports[n])
 		})
+
 		for _, l := range compareTable(t, want) {
 			b.WriteString(f.String() + " nftables " + l + "\n")
 		}

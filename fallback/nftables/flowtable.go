@@ -54,6 +54,7 @@ func (o *Options) config(lacking error) rules.Config {
 func (w *worker) keepDevices() error {
 	now := time.Now()
 	patterns := w.compiler.Devices()
+
 	if w.flowtable.lacking != nil {
 		w.reportDevices(0, 0, w.flowtable.lacking)
 		return nil
@@ -61,22 +62,26 @@ func (w *worker) keepDevices() error {
 	if len(patterns) == 0 || now.Before(w.flowtable.lookAt) {
 		return nil
 	}
+
 	w.flowtable.lookAt = now.Add(flowtableLook)
 	names, err := deviceNames()
 	if err != nil {
 		w.reportDevices(0, 0, err)
 		return nil
 	}
+
 	in, _, err := w.conn.Devices(w.Family)
 	if errors.Is(err, netlink.ErrInterrupted) {
 		return nil
 	} else if err != nil {
 		return err
 	}
+
 	want, left := rules.MatchDevices(patterns, names, in)
 	if left > 0 {
 		err = rules.ErrTooManyDevices
 	}
+
 	for {
 		b := netlink.NewBatch(w.Family)
 		if gone := slices.DeleteFunc(slices.Clone(in), func(d string) bool { return slices.Contains(want, d) }); len(gone) > 0 {
@@ -90,6 +95,7 @@ func (w *worker) keepDevices() error {
 		if b.Empty() {
 			break
 		}
+
 		problem := w.conn.Commit(b)
 		refusal := new(netlink.RefusedError)
 		if problem == nil {
@@ -102,6 +108,7 @@ func (w *worker) keepDevices() error {
 			}
 			return nil // the next look tries again
 		}
+
 		for _, i := range slices.Backward(slices.Sorted(maps.Keys(refusal.Tags))) {
 			if !isGone(refusal.Tags[i]) {
 				err, left = refusal.Tags[i], left+1
@@ -109,6 +116,7 @@ func (w *worker) keepDevices() error {
 			want = slices.Delete(want, i, i+1)
 		}
 	}
+
 	w.reportDevices(len(want), left, err)
 	return nil
 }

@@ -46,11 +46,13 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 	if err != nil {
 		return nil, err
 	}
+
 	one := *m
 	one.Ports = map[k8s.PortName]*k8s.ServicePort{}
 	if sp := m.Ports[n]; sp != nil {
 		one.Ports[n] = sp
 	}
+
 	lacking, err := o.lacksFlowtable(conn, f)
 	if err != nil {
 		return nil, err
@@ -60,6 +62,7 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 	if t == nil {
 		return compareTable(nil, want), nil
 	}
+
 	t.Elements = rules.Elements{}
 	for r := range want.Elements {
 		if v, ok, err := conn.Element(f, r); err != nil {
@@ -68,6 +71,7 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 			t.Elements[r] = v.Value
 		}
 	}
+
 	want = c.Ruleset(&one, func(n k8s.PortName) rules.Ports { return c.Adopt(t.Elements, m.Ports[n]) })
 	return append(compareObjects(t, want), compareElements(t.Elements, want)...), nil
 }

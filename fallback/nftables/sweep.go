@@ -206,6 +206,7 @@ func (s *sweep) lookUpAbsent() (done bool, drift string, err error) {
 	if s.absent == 0 {
 		return true, "", nil
 	}
+
 	for n := 0; n < portionSize && len(s.names) > 0; s.names = s.names[1:] {
 		p := s.w.have.ports[s.names[0]]
 		service := p.compile()
@@ -223,6 +224,7 @@ func (s *sweep) lookUpAbsent() (done bool, drift string, err error) {
 	if len(s.names) > 0 {
 		return false, "", nil
 	}
+
 	for _, ref := range s.w.compiler.Fixed().Elements {
 		if drift, err = s.lookUp(ref, rules.Value{}); drift != "" || err != nil {
 			return false, drift, err

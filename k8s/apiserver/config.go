@@ -43,6 +43,7 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 			err = errors.New("not in a pod with a service account: name a kubeconfig file")
 		}
 	}
+
 	if err != nil {
 		return nil, "", err
 	}
@@ -50,10 +51,12 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 		return nil, "", fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), and nkp runs none: "+
 			"use tokenFile, or client-certificate and client-key", opts.Kubeconfig, cfg.ExecProvider.Command)
 	}
+
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, "", fmt.Errorf("address of the API server: %w", err)
 	}
+
 	cfg.QPS, cfg.Burst = cmp.Or(opts.QPS, DefaultQPS), cmp.Or(opts.Burst, DefaultBurst)
 	cfg.UserAgent = opts.UserAgent
 	cfg.ContentType = cmp.Or(opts.ContentType, DefaultContentType)

@@ -44,6 +44,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 	if _, err := b.Discard(len(protobufPrefix)); err != nil {
 		return nil, err
 	}
+
 	envelope := section{in: b, left: math.MaxInt64}
 	var of runtime.TypeMeta // this message shares the name of metav1.TypeMeta but not its encoding
 	for {
@@ -59,6 +60,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 		if size > maxObject {
 			return nil, errNotAList
 		}
+
 		var buf bytes.Buffer
 		data, err := envelope.read(size, &buf)
 		if err == nil && number == envelopeType {
@@ -78,6 +80,7 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		if size > maxObject {
 			if number == listMeta {
 				return nil, errNotAList
@@ -88,6 +91,7 @@ func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 			r.kept.left.add(fmt.Sprintf("one of %d MiB behind %d others", size>>20, len(list.Items)))
 			continue
 		}
+
 		data, err := s.read(size, &buf)
 		if err != nil {
 			return nil, err
@@ -126,6 +130,7 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	if int64(len(data)) > maxAnswer {
 		return nil, fmt.Errorf("%w than %d MiB, and not in protobuf", errTooLong, maxAnswer>>20)
 	}
+
 	var whole struct {
 		metav1.TypeMeta
 		metav1.ListMeta `json:"metadata"`
@@ -137,6 +142,7 @@ func (r *resource) decodeWhole(in io.Reader) (*internalversion.List, error) {
 	if whole.Kind != string(r.kind)+"List" {
 		return nil, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(whole.Kind))
 	}
+
 	list := &internalversion.List{ListMeta: whole.ListMeta}
 	for i, item := range whole.Items {
 		o := r.kind.New()

@@ -136,10 +136,12 @@ func (r *Recorder) Run(ctx context.Context) error {
 		return nil
 	}
 	defer utilnet.CloseIdleConnectionsFor(r.http.Transport)
+
 	// Requests outlive the context by the time for the flush.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(eventFlush, cancel) })()
+
 	for {
 		select {
 		case e := <-r.queue:
@@ -147,6 +149,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			continue
 		case <-ctx.Done():
 		}
+
 		for requests.Err() == nil {
 			select {
 			case e := <-r.queue:

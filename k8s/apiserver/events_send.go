@@ -103,6 +103,7 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	if exists && own == false {
 		return nil // another node continues it
 	}
+
 	if full.Series != nil {
 		patch, err := json.Marshal(map[string]any{"series": full.Series})
 		if err != nil {
@@ -114,6 +115,7 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 		}
 		// The API server deletes Events after an hour.
 	}
+
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
 	if err == nil || apierrors.IsAlreadyExists(err) && !exists {
 		r.exists.Add(full.Name, err == nil, eventLife)

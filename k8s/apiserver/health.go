@@ -191,6 +191,7 @@ func (h *health) answers() bool {
 func (h *health) problems() k8s.Problems {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	var p k8s.Problems
 	where := "API server " + h.url
 	add := func(list *[]k8s.Warning, text string) {
@@ -199,6 +200,7 @@ func (h *health) problems() k8s.Problems {
 			*list = append(*list, w)
 		}
 	}
+
 	if h.noAnswer != "" {
 		add(&p.Errors, h.noAnswer)
 	}
@@ -215,6 +217,7 @@ func (h *health) problems() k8s.Problems {
 			add(&p.Warnings, left.warning(k))
 		}
 	}
+
 	if h.noNode {
 		p.Warnings = append(p.Warnings, h.noNodeWarning())
 	}

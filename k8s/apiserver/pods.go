@@ -63,6 +63,7 @@ func (s *Source) endpointPod(ctx context.Context, namespace, name string) (ips [
 			break
 		}
 	}
+
 	if len(ips) == 0 {
 		none := "no EndpointSlice names it"
 		if opts.Continue != "" {
@@ -72,6 +73,7 @@ func (s *Source) endpointPod(ctx context.Context, namespace, name string) (ips [
 			"and nkp may not get pods at the API server. Pass the pod's address (kubectl -n %s get pod %s -o wide), "+
 			"or --kubeconfig of a user who may get pods", namespace, name, none, namespace, name)
 	}
+
 	slices.SortFunc(ips, netip.Addr.Compare)
 	return ips, nil
 }

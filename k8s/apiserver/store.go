@@ -42,6 +42,7 @@ func (s *store) Replace(list []any, _ string) error {
 	changes := make([]k8s.Change, 0, len(list))
 	gone := s.objects
 	s.objects, s.kept = make(map[k8s.Ref]fingerprint, len(list)), kept{left: s.of.kept.left}
+
 	for _, o := range list {
 		object, ref, ok := apiObject(o)
 		if !ok {
@@ -58,11 +59,13 @@ func (s *store) Replace(list []any, _ string) error {
 			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
 		}
 	}
+
 	for ref := range gone {
 		changes = append(changes, k8s.Change{Op: k8s.Delete, Ref: ref})
 	}
 	s.apply(changes...)
 	s.to.health.setLeftOut(s.of.kind, s.kept.left)
+
 	select {
 	case <-s.listed:
 	default:

@@ -168,6 +168,7 @@ func (f *follower) watch() (added bool) {
 	if f.watcher == nil {
 		return false
 	}
+
 	want := map[string]bool{filepath.Dir(filepath.Clean(f.path)): true, filepath.Dir(target(f.path)): true}
 	if info, err := os.Stat(f.path); err == nil && info.IsDir() {
 		want[filepath.Clean(f.path)] = true
@@ -176,12 +177,14 @@ func (f *follower) watch() (added bool) {
 	for _, file := range f.files {
 		want[filepath.Dir(file.target)] = true
 	}
+
 	watched := f.watcher.WatchList()
 	for _, dir := range watched {
 		if !want[dir] {
 			_ = f.watcher.Remove(dir) // it may be gone
 		}
 	}
+
 	f.watchErr = nil
 	for dir := range want {
 		if slices.Contains(watched, dir) {

@@ -30,6 +30,7 @@ func Choose(ctx context.Context, want Backend) (Choice, error) {
 	if err != nil || c.Backend != "" {
 		return c, err
 	}
+
 	for _, mark := range []struct {
 		table  string
 		chains []string
@@ -46,6 +47,7 @@ func Choose(ctx context.Context, want Backend) (Choice, error) {
 			}
 		}
 	}
+
 	nft, legacy := countRules(ctx, NFT), countRules(ctx, Legacy)
 	if legacy > nft {
 		return Choice{Legacy, fmt.Sprintf("it has more rules (%d, %s has %d)", legacy, NFT, nft)}, nil

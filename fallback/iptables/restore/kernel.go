@@ -155,6 +155,7 @@ func (r nftRule) text(f k8s.Family) string {
 	var w, load []string // load is the option that a comparison ends
 	var mask []byte
 	add := func(words ...string) { w = append(w, words...) }
+
 	for _, e := range r {
 		get := func(x expr.Any) bool { return expr.Unmarshal(nfproto(f), e.data, x) == nil }
 		var match expr.Match
@@ -164,6 +165,7 @@ func (r nftRule) text(f k8s.Family) string {
 		var compare expr.Cmp
 		var verdict expr.Verdict
 		var target expr.Target
+
 		was := load
 		load = nil
 		switch {

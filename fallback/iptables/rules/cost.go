@@ -17,6 +17,7 @@ func Cost(z *k8s.Size) int {
 			n += z.Firewalled
 		}
 	}
+
 	jumps := 1
 	if z.Affinity {
 		jumps = 2
@@ -27,6 +28,7 @@ func Cost(z *k8s.Size) int {
 			n += 2 + jumps*endpoints
 		}
 	}
+
 	endpoints := z.Endpoints
 	if !z.Reaches(k8s.Anywhere) {
 		endpoints = z.Local

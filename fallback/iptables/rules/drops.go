@@ -32,6 +32,7 @@ func ParseDrop(line string) (d Drop, ok bool) {
 	if _, err := fmt.Sscanf(counters, "%d", &d.Packets); err != nil {
 		return d, false
 	}
+
 	_, rest, _ := strings.Cut(rule, ` --comment "`)
 	comment, _, _ := strings.Cut(rest, `"`)
 	for _, c := range []struct {
@@ -52,6 +53,7 @@ func ParseDrop(line string) (d Drop, ok bool) {
 			return d, true
 		}
 	}
+
 	d.Reason = k8s.DropInvalid
 	return d, strings.Contains(rule, "--ctstate INVALID")
 }

@@ -18,6 +18,7 @@ func (c *Compiler) Fixed() Fixed {
 		},
 		Hooks: c.hooks(),
 	}
+
 	if c.Scope != serving.Own {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
@@ -30,6 +31,7 @@ func (c *Compiler) Fixed() Fixed {
 				SharedRule{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
 		}
 	}
+
 	if c.Router.Loopback {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the
 		// same reason.
@@ -116,6 +118,7 @@ func (c *Compiler) hooks() []Hook {
 	if c.Scope == serving.Own {
 		return c.ownHooks()
 	}
+
 	var list []Hook
 	hook := func(t Table, parent, chain, comment string, onlyNew bool) {
 		r := rule()
@@ -130,6 +133,7 @@ func (c *Compiler) hooks() []Hook {
 		}
 		list = append(list, Hook{t, parent, r.jump(chain)})
 	}
+
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // see OfKubeProxy
@@ -144,6 +148,7 @@ func (c *Compiler) hooks() []Hook {
 		hook(Filter, "INPUT", LocalFirewall, "", false)
 		hook(Filter, "OUTPUT", LocalFirewall, "", false)
 	}
+
 	hook(NAT, "POSTROUTING", Postrouting, "kubernetes postrouting rules", false)
 	hook(NAT, "OUTPUT", Services, "kubernetes service portals", false)
 	hook(NAT, "PREROUTING", Services, "kubernetes service portals", false)

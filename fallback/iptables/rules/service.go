@@ -37,6 +37,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		name: p.Name.String(), proto: serving.Protocol(p.Name), hash: serving.PortHash(p.Name),
 		out: Service{Name: p.Name},
 	}
+
 	served := len(p.ClusterEndpoints)+len(p.LocalEndpoints) > 0
 	var u uses
 	for i := range p.Frontends {
@@ -44,6 +45,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		if !c.Router.Serves(f) {
 			continue
 		}
+
 		routes := c.Router.Routes(p, f)
 		for _, set := range k8s.Sets {
 			u.sets[set] = u.sets[set] || routes.Reach(set)
@@ -59,6 +61,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 			u.firewalled = append(u.firewalled, f)
 		}
 	}
+
 	if served {
 		s.chains(&u)
 	}

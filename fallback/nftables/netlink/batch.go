@@ -137,10 +137,12 @@ func (b *Batch) AddSet(s *rules.Set) {
 			m.number(unix.NFTA_SET_DATA_TYPE, d.dataType)
 			m.number(unix.NFTA_SET_DATA_LEN, d.dataLen)
 		}
+
 		m.number(unix.NFTA_SET_ID, uint32(len(b.tags)))
 		if s.Timeout > 0 {
 			m.attr(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, d.timeout))
 		}
+
 		if s.Limit > 0 || s.Interval {
 			desc := m.nest(unix.NFTA_SET_DESC)
 			if s.Limit > 0 {
@@ -157,6 +159,7 @@ func (b *Batch) AddSet(s *rules.Set) {
 			}
 			m.endNest(desc)
 		}
+
 		m.attr(unix.NFTA_SET_USERDATA, userData(b.family, s))
 		if s.Counters {
 			expression := m.nest(setExpr)
@@ -266,10 +269,12 @@ func element(m *message, s *rules.Set, key string, v rules.Value, data bool) {
 		m.attr(unix.NFTA_DATA_VALUE, []byte(b))
 		m.endNest(k)
 	}
+
 	value(unix.NFTA_SET_ELEM_KEY, key)
 	if v.End != "" {
 		value(setElemKeyEnd, v.End)
 	}
+
 	switch {
 	case !data || v.Data == "":
 	case s.Verdicts:
@@ -287,6 +292,7 @@ func element(m *message, s *rules.Set, key string, v rules.Value, data bool) {
 	default:
 		value(unix.NFTA_SET_ELEM_DATA, v.Data)
 	}
+
 	m.endNest(item)
 }
 
@@ -326,9 +332,11 @@ func typeof(f k8s.Family, types []rules.Type) []byte {
 		}
 		return b
 	}
+
 	// The numbers are nft's own, of kinds of expressions, protocol headers and their fields
 	// (include/expression.h, proto.h).
 	const exprPayload, exprMeta, exprConcat, exprNumgen = 7, 9, 13, 23
+
 	var parts []byte
 	for i, t := range types {
 		var kind uint32

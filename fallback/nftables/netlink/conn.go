@@ -159,6 +159,7 @@ func (c *Conn) answers(b *Batch) error {
 		} else if err != nil {
 			return fmt.Errorf("read the answers of nf_tables: %w", err)
 		}
+
 		for h, err := range messages(c.buf[:n]) {
 			if err != nil {
 				return err
@@ -171,6 +172,7 @@ func (c *Conn) answers(b *Batch) error {
 				acknowledged = true
 				continue
 			}
+
 			tag := NoTag
 			if int(h.seq) < len(b.tags) {
 				tag = b.tags[h.seq]
@@ -180,6 +182,7 @@ func (c *Conn) answers(b *Batch) error {
 			}
 		}
 	}
+
 	switch {
 	case len(refused) > 0:
 		return &RefusedError{refused}

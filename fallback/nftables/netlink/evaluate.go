@@ -41,29 +41,13 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 	if w.err != nil {
 		return
 	}
+
 	next := verdict{code: verdictContinue}
 	for i := range list {
 		e := &list[i]
 		rest := list[i+1:]
 		t := yes
 		switch e.name {
-		case "counter", "log", "last", "flow_offload":
-		case "dynset":
-			t = dynset(e)
-		case "payload":
-			t = w.payload(e, &g, s.to)
-		case "meta":
-			w.meta(e, &g, &s)
-		case "ct":
-			w.ct(e, &g, &s)
-		case "fib":
-			w.fib(e, &g, s.to.Addr())
-		case "cmp":
-			t = w.compare(e, &g)
-		case "range":
-			t = inRange(e, &g)
-		case "bitwise":
-			bitwise(e, &g)
 		case "numgen":
 			register, modulus, from := e.number(unix.NFTA_NG_DREG), e.number(unix.NFTA_NG_MODULUS), e.number(unix.NFTA_NG_OFFSET)
 			if modulus > maxRandom {
@@ -105,16 +89,15 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 			s.doubt = true
 			emit(s, verdict{code: verdictUnknown})
 			return
-		case "match":
-			t = w.match(e, s)
 		case "target":
 			if v := target(text(attribute(e.data, unix.NFTA_TARGET_NAME)), &s); v.code != verdictContinue {
 				emit(s, v)
 				return
 			}
-		default: // it may match, and load anything
-			g, t = registers{}, maybe
+		default:
+			t = w.matches(e, &g, &s)
 		}
+
 		switch t {
 		case no:
 			emit(s, next)
@@ -127,6 +110,36 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		}
 	}
 	emit(s, next)
+}
+
+// matches evaluates an expression that neither ends the rule nor draws a random number: it reports whether the
+// rule goes on, and loads registers.
+func (w *follower) matches(e *expression, g *registers, s *state) truth {
+	switch e.name {
+	case "counter", "log", "last", "flow_offload":
+	case "dynset":
+		return dynset(e)
+	case "payload":
+		return w.payload(e, g, s.to)
+	case "meta":
+		w.meta(e, g, s)
+	case "ct":
+		w.ct(e, g, s)
+	case "fib":
+		w.fib(e, g, s.to.Addr())
+	case "cmp":
+		return w.compare(e, g)
+	case "range":
+		return inRange(e, g)
+	case "bitwise":
+		bitwise(e, g)
+	case "match":
+		return w.match(e, *s)
+	default: // it may match, and load anything
+		*g = registers{}
+		return maybe
+	}
+	return yes
 }
 
 // dynset matches where an element is added or updated, unless what the element holds decides, such as a limit
@@ -176,6 +189,7 @@ func (w *follower) meta(e *expression, g *registers, s *state) {
 		}
 		return
 	}
+
 	load := func(b []byte) { g.load(register, b, ^uint64(0)) }
 	switch key {
 	case unix.NFT_META_L4PROTO:
@@ -226,13 +240,16 @@ func (w *follower) ct(e *expression, g *registers, s *state) {
 	if e.has(unix.NFTA_CT_SREG) {
 		return
 	}
+
 	register := e.number(unix.NFTA_CT_DREG)
 	load := func(b []byte) { g.load(register, b, ^uint64(0)) }
 	original := !e.has(unix.NFTA_CT_DIRECTION) || attribute(e.data, unix.NFTA_CT_DIRECTION)[0] == ctOriginal
+
 	state, direction, client, service := rules.New, byte(ctOriginal), w.packet.From, w.packet.To
 	if a := w.packet.Reply; a != nil {
 		state, direction, client, service = rules.Established, ctReply, w.packet.To, a.Service
 	}
+
 	switch key := e.number(unix.NFTA_CT_KEY); {
 	case key == unix.NFT_CT_STATE:
 		load(host32(uint32(state)))
@@ -337,6 +354,7 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 	set := w.ruleset.set(name)
 	key, known := g.read(e.number(unix.NFTA_LOOKUP_SREG), set.keyLen)
 	isMap, to := e.has(unix.NFTA_LOOKUP_DREG), e.number(unix.NFTA_LOOKUP_DREG)
+
 	switch {
 	case !known && isMap && set.verdicts:
 		return maybe, &verdict{code: verdictUnknown}
@@ -346,6 +364,7 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 		}
 		return maybe, nil
 	}
+
 	found := w.element(name, string(key))
 	switch {
 	case !isMap:
@@ -360,6 +379,7 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 		v := verdictOf(attribute(found, unix.NFTA_SET_ELEM_DATA))
 		return yes, &v
 	}
+
 	data := dataValue(found, unix.NFTA_SET_ELEM_DATA)
 	g.load(to, data, ^uint64(0))
 	if set.expires { // a client that session affinity remembers, until then

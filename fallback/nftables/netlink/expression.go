@@ -77,6 +77,7 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 			mask(host32(1<<s.Bit), host32(0)),
 			compare(false, host32(1<<s.Bit)),
 		}
+
 	case rules.In:
 		list, _ := loadAll(f, s.Key)
 		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Set})
@@ -94,6 +95,13 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		port := register(uint32(rules.Addr.Size(f) / 4))
 		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)},
 			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(f)), RegAddrMin: register(0), RegProtoMin: port})
+	}
+	return actions(f, s)
+}
+
+// actions returns the expressions of a statement that changes the packet or ends the rule.
+func actions(f k8s.Family, s rules.Statement) []expr.Any {
+	switch s := s.(type) {
 	case rules.RememberEndpoint:
 		data := uint32(rules.Addr.Size(f) / 4)
 		return append(append(append(load(f, rules.Saddr, 0), load(f, rules.Daddr, data)...), load(f, rules.Dport, 2*data)...),
@@ -116,6 +124,7 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 			&expr.Immediate{Register: register(0), Data: port(s.Min)}, &expr.Immediate{Register: register(1), Data: port(s.Max)},
 			&expr.Masq{ToPorts: true, RegProtoMin: register(0), RegProtoMax: register(1)},
 		}
+
 	case rules.Goto:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: s.Chain}}
 	case rules.Jump:
@@ -212,6 +221,7 @@ func load(f k8s.Family, x rules.Field, at uint32) []expr.Any {
 	if f == k8s.IPv6 {
 		source, destination = 8, 24
 	}
+
 	size := uint32(rules.Addr.Size(f))
 	r := register(at)
 	var e expr.Any
@@ -233,6 +243,7 @@ func load(f k8s.Family, x rules.Field, at uint32) []expr.Any {
 	case rules.OriginalDport:
 		e = originalField{key: unix.NFT_CT_PROTO_DST, register: r}
 	}
+
 	return []expr.Any{e}
 }
 

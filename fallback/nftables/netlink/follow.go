@@ -84,6 +84,7 @@ func (w *follower) follow() {
 		first = unix.NF_INET_LOCAL_OUT
 	}
 	states = w.pass(first, states)
+
 	var local, others []state
 	for _, s := range states {
 		if w.packet.IsLocal(s.to.Addr()) {
@@ -92,6 +93,7 @@ func (w *follower) follow() {
 			others = append(others, s)
 		}
 	}
+
 	if !w.packet.FromNode {
 		others = w.pass(unix.NF_INET_FORWARD, others)
 	}
@@ -102,6 +104,7 @@ func (w *follower) follow() {
 		local = w.pass(unix.NF_INET_PRE_ROUTING, local)
 	}
 	local = w.pass(unix.NF_INET_LOCAL_IN, local)
+
 	for _, s := range append(others, local...) {
 		w.end(s, rules.Accepted, "")
 	}
@@ -133,6 +136,7 @@ func (w *follower) pass(hook uint32, in []state) []state {
 			continue // no chain for translated sources, and a connection passes those for destinations once
 		}
 		w.hidden = w.packet.Reply != nil && w.packet.Reply.Masquerade && hook == unix.NF_INET_PRE_ROUTING && b.priority < priorityDNAT
+
 		var out stateSet
 		for _, s := range in {
 			if b.nat && (s.translated && hook != unix.NF_INET_POST_ROUTING || s.masquerade) {
@@ -149,6 +153,7 @@ func (w *follower) pass(hook uint32, in []state) []state {
 				}
 			}
 		}
+
 		in = out.list
 	}
 	return in
@@ -181,6 +186,7 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 	if depth > maxDepth {
 		return nil, nil
 	}
+
 	var accept, leave stateSet
 	states := []state{s}
 	chain := w.ruleset.chain(o)
@@ -188,6 +194,7 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 		if i > 0 && len(states) == 1 && states[0] == s && slices.EqualFunc(r, chain[i-1], expression.equal) {
 			continue // it adds no way to those of the rule before: another random draw
 		}
+
 		var next stateSet
 		for _, s := range states {
 			w.evaluate(o, r, registers{}, s, func(s state, v verdict) {
@@ -221,10 +228,12 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 				}
 			})
 		}
+
 		if states = next.list; len(states) == 0 {
 			break
 		}
 	}
+
 	leave.add(states...)
 	return accept.list, leave.list
 }
@@ -256,6 +265,7 @@ func (w *follower) header(base uint32, to netip.AddrPort) (b []byte, known uint6
 		copy(b[at:], data)
 		known |= bits(at, len(data))
 	}
+
 	from := w.packet.From
 	switch {
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && w.family == k8s.IPv4:
@@ -284,6 +294,7 @@ func (w *follower) header(base uint32, to netip.AddrPort) (b []byte, known uint6
 			put(13, []byte{tcpSYN | tcpACK})
 		}
 	}
+
 	return b, known
 }
 

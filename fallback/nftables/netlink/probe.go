@@ -33,6 +33,7 @@ func (c *Conn) Probe(f k8s.Family, features []rules.Feature) error {
 			b.AddRules(&x.Chains[k])
 		}
 	}
+
 	err := c.Check(b)
 	refusal := new(RefusedError)
 	switch {
@@ -43,6 +44,7 @@ func (c *Conn) Probe(f k8s.Family, features []rules.Feature) error {
 	case refusal.Tags[NoTag] != nil:
 		return fmt.Errorf("no nf_tables for %s: %w", f, refusal.Tags[NoTag])
 	}
+
 	first := slices.Min(slices.Collect(maps.Keys(refusal.Tags)))
 	return &LacksError{f, features[first], refusal.Tags[first]}
 }

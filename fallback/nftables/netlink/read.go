@@ -40,11 +40,13 @@ func (c *Conn) objects(kind uint16, fam byte, fill func(*message), retry func(),
 		}
 		sum += h.Sum64()
 	}
+
 	for try := range readTries {
 		if try > 0 {
 			retry()
 			last, sum = sum, 0
 		}
+
 		before, err := c.generation()
 		if err == nil {
 			err = c.dump(kind, fam, fill, func(b []byte) { f(b, note) })
@@ -52,6 +54,7 @@ func (c *Conn) objects(kind uint16, fam byte, fill func(*message), retry func(),
 		if err != nil {
 			return err
 		}
+
 		after, err := c.generation()
 		if err != nil || after == before || try > 0 && sum == last {
 			return err
@@ -168,10 +171,12 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	if err != nil || !has {
 		return nil, err
 	}
+
 	t := &Table{family: f, Dormant: flags&unix.NFT_TABLE_F_DORMANT != 0}
 	if _, t.HasFlowtable, err = c.Devices(f); err != nil {
 		return nil, err
 	}
+
 	chains := func() { t.chains = map[string]chain{} }
 	chains()
 	err = c.objects(unix.NFT_MSG_GETCHAIN, family(f), inTable, chains, func(b []byte, note func(...[]byte)) {
@@ -188,6 +193,7 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	if err != nil {
 		return nil, wrap("chains", err)
 	}
+
 	rules := map[string][][]byte{}
 	err = c.objects(unix.NFT_MSG_GETRULE, family(f), inTable, func() { clear(rules) }, func(b []byte, note func(...[]byte)) {
 		name := text(attribute(b, unix.NFTA_RULE_CHAIN))
@@ -197,11 +203,13 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	if err != nil {
 		return nil, wrap("rules", err)
 	}
+
 	for name, list := range rules {
 		ch := t.chains[name]
 		ch.rules = list
 		t.chains[name] = ch
 	}
+
 	sets := func() { t.sets = map[string]description{} }
 	sets()
 	err = c.objects(unix.NFT_MSG_GETSET, family(f), inTable, sets, func(b []byte, note func(...[]byte)) {

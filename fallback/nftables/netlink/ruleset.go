@@ -79,6 +79,7 @@ func newRuleset(ctx context.Context, c *Conn, f k8s.Family) *ruleset {
 			dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
 			note(attribute(b, unix.NFTA_TABLE_NAME), attribute(b, unix.NFTA_TABLE_FLAGS))
 		})
+
 		var list []baseChain
 		if err == nil {
 			err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil }, func(b []byte, note func(...[]byte)) {
@@ -95,9 +96,11 @@ func newRuleset(ctx context.Context, c *Conn, f k8s.Family) *ruleset {
 				})
 			})
 		}
+
 		s.bases = append(s.bases, list...)
 		s.fail(err)
 	}
+
 	slices.SortStableFunc(s.bases, func(a, b baseChain) int { return cmp.Compare(a.priority, b.priority) })
 	return s
 }

@@ -103,32 +103,7 @@ func (c *Compiler) Fixed() Fixed {
 	}
 	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
 
-	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
-	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards
-	// packets to these.
-	unlisted := Prefix{Field: OriginalDaddr, Prefix: serving.Loopback4}
-	if c.Family == k8s.IPv6 {
-		unlisted.Prefix = linkLocal6
-	}
-	if c.CountTraffic {
-		for _, name := range []string{"count-in", "count-out"} {
-			sets := countChains[name]
-			var count []Rule
-			for _, p := range protocolNumbers {
-				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
-					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}},
-					Rule{Protocol{p}, unlisted, In{original[1:], Sets[sets[1]].Name}, Return{}})
-			}
-			chain(name, count...)
-		}
-	}
-	var remember []Rule
-	for _, p := range protocolNumbers { // nft has the type of an original port only once the protocol is matched
-		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
-			Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, Lookup{original[1:], Sets[NodePortRemember].Name}},
-			Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[NodePortRemember].Name}})
-	}
-	chain("remember", remember...)
+	c.connectionChains(chain)
 
 	chain(noEndpoint, Rule{Reject{}})
 	chain(noLocalEndpoint, Rule{Drop{}})
@@ -146,6 +121,38 @@ func (c *Compiler) Fixed() Fixed {
 	}
 	c.bases(base)
 	return f
+}
+
+// connectionChains makes the chains that find the frontend of a translated connection by its original destination.
+func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
+	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
+	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards
+	// packets to these.
+	unlisted := Prefix{Field: OriginalDaddr, Prefix: serving.Loopback4}
+	if c.Family == k8s.IPv6 {
+		unlisted.Prefix = linkLocal6
+	}
+
+	if c.CountTraffic {
+		for _, name := range []string{"count-in", "count-out"} {
+			sets := countChains[name]
+			var count []Rule
+			for _, p := range protocolNumbers {
+				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
+					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}},
+					Rule{Protocol{p}, unlisted, In{original[1:], Sets[sets[1]].Name}, Return{}})
+			}
+			chain(name, count...)
+		}
+	}
+
+	var remember []Rule
+	for _, p := range protocolNumbers { // nft has the type of an original port only once the protocol is matched
+		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
+			Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, Lookup{original[1:], Sets[NodePortRemember].Name}},
+			Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[NodePortRemember].Name}})
+	}
+	chain("remember", remember...)
 }
 
 // countChains are the chains that count packets of translated connections in both directions, with the sets
@@ -235,6 +242,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	base("postrouting", Hook{"nat", "postrouting", prioritySNAT},
 		Rule{Marked{c.MasqueradeBit}, Goto{"masq"}},
 		Rule{Translated{}, In{[]Field{Saddr, Daddr}, Sets[Hairpin].Name}, Goto{"masq"}})
+
 	if c.Router.Loopback {
 		// route_localnet admits packets to 127.0.0.0/8 from the network.
 		base(LocalnetGuard, Hook{"filter", "input", priorityFilter},
@@ -244,14 +252,17 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 			Rule{Translated{}, Return{}},
 			Rule{Drop{}})
 	}
+
 	if c.Scope == serving.Own { // traffic from the node to itself
 		base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Local{Daddr}, Jump{"refuse"}})
 		base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
 		base("output", Hook{"nat", "output", priorityDNAT}, Rule{Local{Daddr}, Jump{"services"}})
 		return
 	}
+
 	served := func(r ...Statement) Rule { return append(c.outside(), r...) }
 	base("filter-input", Hook{"filter", "input", priorityFilter}, served(isNew, Jump{"refuse"}))
+
 	forward := []Rule{served(isNew, Jump{CountsUnserved})}
 	if !c.KeepInvalid {
 		// The kernel does not translate back an answer in state INVALID: the client would reset its
@@ -263,6 +274,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 		ch := fastPath(served())
 		base(ch.Name, ch.Hook, ch.Rules...)
 	}
+
 	base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Jump{CountsUnserved}})
 	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember}, append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
 	base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)

@@ -27,16 +27,19 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 	for _, e := range fixed.Elements {
 		r.Elements[e] = Value{}
 	}
+
 	seen := map[string]bool{}
 	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
 		if n.Family != c.Family {
 			continue
 		}
+
 		var slots Ports
 		if prev != nil {
 			slots = prev(n)
 		}
 		s := c.Service(m.Ports[n], AssignPorts(slots, m.Ports[n]))
+
 		maps.Copy(r.Elements, s.Elements)
 		for _, e := range s.Shared {
 			r.Elements[e] = Value{}
@@ -51,6 +54,7 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 			}
 		}
 	}
+
 	r.Chains = append(r.Chains, fixed.Chains...)
 	return r
 }
@@ -68,6 +72,7 @@ func (r *Ruleset) String() string {
 		b.WriteString(affinityNote)
 	}
 	fmt.Fprintf(&b, "add table %s\ndelete table %s\ntable %s {\n", head, head, head)
+
 	lists := make([][]string, setCount)
 	for ref, v := range r.Elements {
 		lists[ref.Set] = append(lists[ref.Set], ref.Text(r.Family, v))
@@ -81,6 +86,7 @@ func (r *Ruleset) String() string {
 	if len(r.Devices) > 0 {
 		fmt.Fprintf(&b, "\t# nkp adds the devices that match: %s\n\tflowtable %s {\n\t\thook ingress priority %d\n\t}\n", strings.Join(r.Devices, ", "), Flowtable, priorityFilter)
 	}
+
 	for _, c := range r.Chains {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
 		if c.Hook.Type != "" {
@@ -91,6 +97,7 @@ func (r *Ruleset) String() string {
 		}
 		b.WriteString("\t}\n")
 	}
+
 	b.WriteString("}\n")
 	return b.String()
 }
@@ -102,6 +109,7 @@ func (s *Set) write(b *strings.Builder, f k8s.Family, elements []string) {
 		kind = "map"
 	}
 	fmt.Fprintf(b, "\t%s %s {\n\t\t%s\n", kind, s.Name, s.typeText(f))
+
 	var flags []string
 	if s.Interval {
 		flags = append(flags, "interval")
@@ -112,6 +120,7 @@ func (s *Set) write(b *strings.Builder, f k8s.Family, elements []string) {
 	if len(flags) > 0 {
 		fmt.Fprintf(b, "\t\tflags %s\n", strings.Join(flags, ", "))
 	}
+
 	if s.Limit > 0 {
 		fmt.Fprintf(b, "\t\tsize %d\n", s.Limit)
 	}
@@ -121,6 +130,7 @@ func (s *Set) write(b *strings.Builder, f k8s.Family, elements []string) {
 	if s.Counters {
 		b.WriteString("\t\tcounter\n")
 	}
+
 	if len(elements) > 0 {
 		slices.Sort(elements)
 		fmt.Fprintf(b, "\t\telements = {\n\t\t\t%s\n\t\t}\n", strings.Join(elements, ",\n\t\t\t"))

@@ -177,6 +177,7 @@ func (b *builder) frontend(f *k8s.Frontend) {
 	served := outside.Empty == ""
 	entry, remember := "cluster-ip"+suffix(outside.Set), "remember"+suffix(outside.Set)
 	firewalled := f.Type == k8s.LoadBalancer && len(f.SourceRanges) > 0
+
 	switch {
 	case f.Type == k8s.ClusterIP:
 		if b.RefusesOtherPorts(f.Address) {
@@ -193,6 +194,7 @@ func (b *builder) frontend(f *k8s.Frontend) {
 			b.sourceRanges(f, a)
 		}
 	}
+
 	if served {
 		for _, set := range k8s.Sets {
 			if routes.Reach(set) {
@@ -208,6 +210,7 @@ func (b *builder) frontend(f *k8s.Frontend) {
 			b.remember(a, remember)
 		}
 	}
+
 	refuse := ""
 	switch {
 	case outside.Empty == k8s.Drop:

@@ -22,6 +22,7 @@ func Assign(prev Slots, list []k8s.Endpoint) Slots {
 	for _, e := range list {
 		wanted[e.Addr] = true
 	}
+
 	slots := make(Slots, len(list))
 	var last []netip.AddrPort // those whose slot is beyond the end
 	for i, e := range prev {
@@ -35,12 +36,14 @@ func Assign(prev Slots, list []k8s.Endpoint) Slots {
 			delete(wanted, e)
 		}
 	}
+
 	for _, e := range list {
 		if wanted[e.Addr] {
 			last = append(last, e.Addr)
 			delete(wanted, e.Addr)
 		}
 	}
+
 	for i := range slots {
 		if !slots[i].IsValid() {
 			slots[i] = last[0]
