@@ -19,7 +19,9 @@ func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Cou
 	if _, backend := p.Options(); backend == "" {
 		return map[k8s.PortName]k8s.Counters{}, p.kernel.Uncounted(), nil // nothing is installed yet
 	}
-	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) { return p.counters(ctx) })
+	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) {
+		return p.counters(ctx)
+	})
 	return counters, p.kernel.Uncounted(), err
 }
 

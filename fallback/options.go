@@ -27,7 +27,8 @@ type Options struct {
 type Hooks struct {
 	dataplane.Hooks
 	Restored func(dataplane.Restore) // iptables-restore has run
-	Split    func(k8s.Family)        // a transaction with changes of Services was refused, and is retried in parts
+	// a transaction with changes of Services was refused, and is retried in parts
+	Split func(k8s.Family)
 }
 
 // DefaultOptions returns kube-proxy's settings; Log must still be set.

@@ -60,7 +60,8 @@ func netnsFile(kind string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s", ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
+	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s",
+		ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
 }
 
 // netnsCookie returns a number that no other network namespace has until the machine restarts, unlike that in

@@ -33,7 +33,8 @@ type Kernel interface {
 	// Diff returns how the installed rules differ from those that a model calls for.
 	Diff(ctx context.Context, m *k8s.Model, o Options, backend string) (string, error)
 	// Count adds what the rules have counted: to all, for each Service port of the model, and to dropped.
-	Count(ctx context.Context, m *k8s.Model, o Options, backend string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error
+	Count(ctx context.Context, m *k8s.Model, o Options, backend string, all map[k8s.PortName]k8s.Counters,
+		dropped map[dataplane.DropKey]uint64) error
 	// Uncounted says why there are no packets and bytes in what Count adds; "": there are.
 	Uncounted() string
 	// List adds what is installed of the Service ports of a model.
@@ -112,7 +113,8 @@ func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
 	apply(p.model, c)
 	p.mu.Unlock()
-	if first { // or a family that is done before the next one has its update would be in step with all there is
+	// or a family that is done before the next one has its update would be in step with all there is
+	if first {
 		p.queue(p.opts.ToServe()...)
 	}
 	for _, in := range p.inbox {
@@ -256,7 +258,8 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		case !f.InStep:
 			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
 		case len(f.refusals) > 0:
-			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s", f.Family, p.Name(), dataplane.CountPorts(len(f.refusals)))
+			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s",
+				f.Family, p.Name(), dataplane.CountPorts(len(f.refusals)))
 		}
 	}
 	return s, ctx.Err()

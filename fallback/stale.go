@@ -34,10 +34,11 @@ type StaleForgetter struct {
 	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
-	early   bool                                                  // TCP frontends have come since the last scan
-	rest    time.Time                                             // no scan for these alone before it
-	pause   dataplane.Backoff                                     // after a failure
-	next    time.Time                                             // earliest retry; zero: at once
+	// TCP frontends have come since the last scan
+	early bool
+	rest  time.Time         // no scan for these alone before it
+	pause dataplane.Backoff // after a failure
+	next  time.Time         // earliest retry; zero: at once
 }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend,
@@ -96,7 +97,11 @@ func comes(before, after *k8s.ServicePort) bool {
 		netip.AddrPort
 		shadowedBy string
 	}
-	of := func(f *k8s.Frontend) frontend { return frontend{netip.AddrPortFrom(f.Address, f.Port), f.ShadowedBy} }
+	of := func(f *k8s.Frontend) frontend {
+		return frontend{
+			netip.AddrPortFrom(f.Address, f.Port), f.ShadowedBy,
+		}
+	}
 	were := make(map[frontend]bool, len(before.Frontends))
 	for i := range before.Frontends {
 		were[of(&before.Frontends[i])] = true
@@ -134,7 +139,8 @@ func (f *StaleForgetter) Run() {
 	if err != nil {
 		pause := f.pause.Failed()
 		f.next = time.Now().Add(pause)
-		f.worker.Log.Warn("cannot delete all stale connections; trying again", "in", pause, "services", len(f.waiting), "error", err)
+		f.worker.Log.Warn("cannot delete all stale connections; trying again",
+			"in", pause, "services", len(f.waiting), "error", err)
 	} else {
 		clear(f.waiting)
 		f.early = false
@@ -143,7 +149,8 @@ func (f *StaleForgetter) Run() {
 
 	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
-		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served", "connections", n)
+		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served",
+			"connections", n)
 	}
 
 	f.worker.Report(func(s *FamilyStatus) {
@@ -158,14 +165,19 @@ func (f *StaleForgetter) Run() {
 type staleSet struct {
 	at    map[netip.AddrPort][]netip.AddrPort // frontend -> endpoints that may stay
 	ports map[uint16][]netip.AddrPort         // NodePort -> the same
-	local map[netip.Addr]bool                 // whether NodePorts are served at an address, once a connection has asked for it
+	// whether NodePorts are served at an address, once a connection has asked for it
+	local map[netip.Addr]bool
 
 	wanted iter.Seq[*k8s.ServicePort] // whose early TCP connections are stale; nil: none are
 	served map[netip.AddrPort]bool    // their frontends, once a connection has asked for them
 }
 
 func newStaleSet(stale map[k8s.PortName]staleUDP) *staleSet {
-	s := &staleSet{at: map[netip.AddrPort][]netip.AddrPort{}, ports: map[uint16][]netip.AddrPort{}, local: map[netip.Addr]bool{}}
+	s := &staleSet{
+		at:    map[netip.AddrPort][]netip.AddrPort{},
+		ports: map[uint16][]netip.AddrPort{},
+		local: map[netip.Addr]bool{},
+	}
 	for _, frontends := range stale {
 		for f, serving := range frontends {
 			if f.Addr().IsValid() {

@@ -69,7 +69,11 @@ func (w *Worker) Begin(full bool) { w.Start, w.before, w.full = time.Now(), w.Ru
 // Synced tells that all that was due is written, if there was something.
 func (w *Worker) Synced() {
 	if w.Runs > w.before {
-		w.Opts.Hooks.Synced(dataplane.Sync{Families: []k8s.Family{w.Family}, Full: w.full, Took: time.Since(w.Start)})
+		w.Opts.Hooks.Synced(dataplane.Sync{
+			Families: []k8s.Family{w.Family},
+			Full:     w.full,
+			Took:     time.Since(w.Start),
+		})
 	}
 }
 

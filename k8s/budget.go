@@ -242,7 +242,8 @@ func (t *Tracker) refuse(s *service, why string) {
 func (t *Tracker) refuseSums() {
 	limits, total := t.opts.Limits, t.budget.total
 	over := map[ServiceName]string{}
-	newest := map[string][]*service{} // of a namespace, the newest first once its first one is refused, as far as they are not refused
+	// of a namespace, the newest first once its first one is refused, as far as they are not refused
+	newest := map[string][]*service{}
 	sorted := map[string]bool{}
 
 	for name, s := range t.services {
@@ -267,8 +268,9 @@ func (t *Tracker) refuseSums() {
 
 	for namespace := range left {
 		for limits.Namespace > 0 && left[namespace] > limits.Namespace {
-			refuse(namespace, fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): "+
-				"of those that do not fit the newest are refused", namespace, limits.Namespace))
+			refuse(namespace,
+				fmt.Sprintf("the Services of namespace %s together may take %d (--cost-limit-namespace): "+
+					"of those that do not fit the newest are refused", namespace, limits.Namespace))
 		}
 	}
 
@@ -276,7 +278,8 @@ func (t *Tracker) refuseSums() {
 	for order := slices.SortedFunc(maps.Keys(left), most); limits.Node > 0 && total > limits.Node; {
 		largest, others := order[0], order[1:]
 		refuse(largest, fmt.Sprintf("all Services of the node together may take %d (--cost-limit-node): "+
-			"of those that do not fit the newest of the largest namespace, here %s, are refused", limits.Node, largest))
+			"of those that do not fit the newest of the largest namespace, here %s, are refused", limits.Node,
+			largest))
 		at, _ := slices.BinarySearchFunc(others, largest, most)
 		copy(order, others[:at])
 		order[at] = largest

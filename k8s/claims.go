@@ -40,7 +40,8 @@ func (c claim) rank() int {
 // compare orders claims, the winner first: by rank, then the older Service, then by name. Claims of the same
 // Service port are ordered by type.
 func (c claim) compare(o claim) int {
-	return cmp.Or(cmp.Compare(c.rank(), o.rank()), c.created.Compare(o.created), c.name.Compare(o.name), cmp.Compare(c.typ, o.typ))
+	return cmp.Or(cmp.Compare(c.rank(), o.rank()), c.created.Compare(o.created), c.name.Compare(o.name),
+		cmp.Compare(c.typ, o.typ))
 }
 
 // claims maps each key to the claims for it, sorted by compare: the first one wins.
@@ -116,5 +117,6 @@ func conflictText(name PortName, f *Frontend, by claim, why string) string {
 	if f.Address.IsValid() {
 		what = netip.AddrPortFrom(f.Address, f.Port).String()
 	}
-	return fmt.Sprintf("%s/%s belongs to Service %s, %s: this frontend is not served", what, name.Protocol, by.name, why)
+	return fmt.Sprintf("%s/%s belongs to Service %s, %s: this frontend is not served",
+		what, name.Protocol, by.name, why)
 }

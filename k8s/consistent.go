@@ -219,7 +219,9 @@ func sorted(want func(slot int) bool, key func(slot int) uint64) (slots []int) {
 			slots, keys[slot] = append(slots, slot), key(slot)
 		}
 	}
-	slices.SortFunc(slots, func(a, b int) int { return cmp.Or(cmp.Compare(keys[a], keys[b]), cmp.Compare(a, b)) })
+	slices.SortFunc(slots, func(a, b int) int {
+		return cmp.Or(cmp.Compare(keys[a], keys[b]), cmp.Compare(a, b))
+	})
 	return slots
 }
 
@@ -262,7 +264,8 @@ func (d *serviceDef) wantsConsistent(o *v1.Service, external Policy, opts *Optio
 	case text != "true":
 		warn("%s is neither true nor false: ignored", brief.Quote(text))
 	case opts.NotConsistent != "":
-		warn("has no effect: %s. Connections that other nodes send on to endpoints of this node fail", opts.NotConsistent)
+		warn("has no effect: %s. Connections that other nodes send on to endpoints of this node fail",
+			opts.NotConsistent)
 	case affinitySeconds(o) > 0:
 		warn("has no effect with session affinity")
 	case external == Local:
@@ -290,13 +293,17 @@ func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 		d.warn(consistentField, "has no effect on SCTP port %s", name)
 	case !c.Address.IsValid():
 		if o.Spec.Type != v1.ServiceTypeLoadBalancer { // else its address is to come
-			d.warn(consistentField, "has no effect on %s, which has no external IP or load balancer address", name)
+			d.warn(consistentField, "has no effect on %s, which has no external IP or load balancer address",
+				name)
 		}
 	case c.Relay == 0:
-		d.warn(consistentField, "has no effect on %s, which has no NodePort: nodes send packets on to endpoints at this port", name)
+		d.warn(consistentField,
+			"has no effect on %s, which has no NodePort: nodes send packets on to endpoints at this port",
+			name)
 	default:
 		if more >= 0 {
-			d.warn(consistentField, "serves %s only: the other addresses of %s (%s) are masqueraded", c.Address, name, outside[more].Address)
+			d.warn(consistentField, "serves %s only: the other addresses of %s (%s) are masqueraded",
+				c.Address, name, outside[more].Address)
 		}
 		return c
 	}
@@ -323,7 +330,9 @@ func (c *Consistent) with(all []candidate, warnings *[]Warning) *Consistent {
 			return nil
 		}
 	}
-	leaving := pick(all, func(a *candidate) bool { return (a.ready || a.serving) && a.node != "" && !holds(es, a.at) })
+	leaving := pick(all, func(a *candidate) bool {
+		return (a.ready || a.serving) && a.node != "" && !holds(es, a.at)
+	})
 	for i := range leaving {
 		leaving[i].MoreWeight = 0 // what it was is not known any more
 	}
@@ -337,5 +346,6 @@ func (c *Consistent) equal(o *Consistent) bool {
 	if c == nil || o == nil {
 		return c == o
 	}
-	return c.Address == o.Address && c.Relay == o.Relay && slices.Equal(c.Endpoints, o.Endpoints) && slices.Equal(c.Leaving, o.Leaving)
+	return c.Address == o.Address && c.Relay == o.Relay && slices.Equal(c.Endpoints, o.Endpoints) &&
+		slices.Equal(c.Leaving, o.Leaving)
 }

@@ -17,15 +17,17 @@ type DropReason string
 
 // The reasons. The first three count for a Service port, the others for the node.
 const (
-	DropNoEndpoint      DropReason = "no_endpoint"         // refused: the frontend has no endpoint
-	DropNoLocalEndpoint DropReason = "no_local_endpoint"   // policy Local, and the endpoints are on other nodes
-	DropSourceRange     DropReason = "source_range"        // loadBalancerSourceRanges
-	DropUnservedPort    DropReason = "unserved_port"       // refused: the ClusterIP's Services do not have the port
-	DropUnallocated     DropReason = "unallocated_address" // no Service has the address of a Service range
-	DropHairpin         DropReason = "hairpin_address"     // a new connection to a hairpin address
-	DropNoPort          DropReason = "no_masquerade_port"  // no source port is left for masquerading
-	DropRateLimit       DropReason = "refusal_rate_limit"  // refused without an answer: the meter's limit
-	DropInvalid         DropReason = "conntrack_invalid"   // conntrack state INVALID
+	DropNoEndpoint DropReason = "no_endpoint" // refused: the frontend has no endpoint
+	// policy Local, and the endpoints are on other nodes
+	DropNoLocalEndpoint DropReason = "no_local_endpoint"
+	DropSourceRange     DropReason = "source_range" // loadBalancerSourceRanges
+	// refused: the ClusterIP's Services do not have the port
+	DropUnservedPort DropReason = "unserved_port"
+	DropUnallocated  DropReason = "unallocated_address" // no Service has the address of a Service range
+	DropHairpin      DropReason = "hairpin_address"     // a new connection to a hairpin address
+	DropNoPort       DropReason = "no_masquerade_port"  // no source port is left for masquerading
+	DropRateLimit    DropReason = "refusal_rate_limit"  // refused without an answer: the meter's limit
+	DropInvalid      DropReason = "conntrack_invalid"   // conntrack state INVALID
 )
 
 // Text returns what happened to the packets, and why.

@@ -41,13 +41,18 @@ func (s *service) candidates(p *portDef, node string) []candidate {
 			}
 			for i := range sl.endpoints {
 				e := &sl.endpoints[i]
-				all = append(all, candidate{e, netip.AddrPortFrom(e.addr, sp.port), node != "" && e.node == node, p.weights.at(e.addr), sl})
+				all = append(all,
+					candidate{
+						e, netip.AddrPortFrom(e.addr, sp.port), node != "" && e.node == node,
+						p.weights.at(e.addr), sl,
+					})
 			}
 		}
 	}
 
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(a.at.Compare(b.at), falseFirst(a.terminating, b.terminating), falseFirst(!a.ready, !b.ready))
+		return cmp.Or(a.at.Compare(b.at), falseFirst(a.terminating, b.terminating),
+			falseFirst(!a.ready, !b.ready))
 	})
 	return slices.CompactFunc(all, func(a, b candidate) bool { return a.at == b.at })
 }
@@ -152,7 +157,8 @@ func pick(all []candidate, want func(*candidate) bool) []Endpoint {
 	picked := make([]Endpoint, 0, n)
 	for i := range all {
 		if c := &all[i]; want(c) {
-			picked = append(picked, Endpoint{Addr: c.at, Local: c.local, Unplaced: c.node == "", MoreWeight: c.weight - 1})
+			picked = append(picked,
+				Endpoint{Addr: c.at, Local: c.local, Unplaced: c.node == "", MoreWeight: c.weight - 1})
 		}
 	}
 	return picked

@@ -50,9 +50,15 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 	for i := range all {
 		c := &all[i]
 		e := EndpointState{
-			Addr: c.at, Node: c.node, Slice: c.slice.name, Local: c.local, Ready: c.ready, Serving: c.serving, Terminating: c.terminating,
-			Weight:    int(c.weight),
-			InCluster: holds(cluster, c.at), InLocal: holds(local, c.at),
+			Addr:        c.at,
+			Node:        c.node,
+			Slice:       c.slice.name,
+			Local:       c.local,
+			Ready:       c.ready,
+			Serving:     c.serving,
+			Terminating: c.terminating,
+			Weight:      int(c.weight),
+			InCluster:   holds(cluster, c.at), InLocal: holds(local, c.at),
 		}
 
 		if n := t.nodes[c.node]; n != nil {
@@ -70,7 +76,9 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 }
 
 func holds(list []Endpoint, at netip.AddrPort) bool {
-	_, found := slices.BinarySearchFunc(list, at, func(e Endpoint, at netip.AddrPort) int { return e.Addr.Compare(at) })
+	_, found := slices.BinarySearchFunc(list, at, func(e Endpoint, at netip.AddrPort) int {
+		return e.Addr.Compare(at)
+	})
 	return found
 }
 

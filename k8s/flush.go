@@ -17,7 +17,11 @@ import (
 // the Model and in the Changes, the *ServicePort values included, is never written to again and may be shared
 // freely. To keep a Model, call Model.Clone.
 func (t *Tracker) Flush() (*Model, Changes) {
-	changes := Changes{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]*HealthCheck{}, Node: t.flushNode()}
+	changes := Changes{
+		Ports:        map[PortName]*ServicePort{},
+		HealthChecks: map[ServiceName]*HealthCheck{},
+		Node:         t.flushNode(),
+	}
 	t.flushBudget()
 	t.flushClaims()
 	t.flushRelays()
@@ -117,7 +121,9 @@ func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 			p.frontends = append(p.frontends, f)
 		}
 		if p.nodePort != 0 {
-			f := frontendDef{Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}, p.nodePortField}
+			f := frontendDef{
+				Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}, p.nodePortField,
+			}
 			if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
 				for _, ip := range ips {
 					f.Address = ip
@@ -182,7 +188,12 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 
 // servicePort computes one port: its endpoints in force, and WhenEmpty and ShadowedBy of each frontend.
 func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
-	port := &ServicePort{Name: p.name, AffinitySeconds: p.affinity, PreserveDestination: p.preserve, Frontends: make([]Frontend, len(p.frontends))}
+	port := &ServicePort{
+		Name:                p.name,
+		AffinitySeconds:     p.affinity,
+		PreserveDestination: p.preserve,
+		Frontends:           make([]Frontend, len(p.frontends)),
+	}
 
 	node := &t.model.Node
 	all := s.candidates(p, node.Name)
@@ -208,7 +219,8 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
 			f.ShadowedBy = by.name.String()
 			if len(*warnings) <= maxWarnings {
-				*warnings = append(*warnings, Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
+				*warnings = append(*warnings,
+					Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
 			}
 			if port.Consistent != nil && port.Consistent.Address == f.Address {
 				port.Consistent = nil
@@ -229,7 +241,8 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 	for _, sl := range s.slices {
 		ws := sl.warnings
 		if s.def == nil && !sl.otherName {
-			ws = append(slices.Clip(ws), Warning{Text: fmt.Sprintf("its Service %s does not exist", s.name), Passing: true})
+			ws = append(slices.Clip(ws), Warning{Text: fmt.Sprintf("its Service %s does not exist",
+				s.name), Passing: true})
 		}
 		t.warnings.set(Ref{KindEndpointSlice, s.name.Namespace, sl.name}, sl.origin, ws)
 	}
@@ -237,11 +250,14 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 
 // equal reports whether two states of a Service port are the same.
 func (s *ServicePort) equal(o *ServicePort) bool {
-	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds && s.PreserveDestination == o.PreserveDestination &&
-		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) && slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
+	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds &&
+		s.PreserveDestination == o.PreserveDestination &&
+		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) &&
+		slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
 		slices.Equal(s.Serving, o.Serving) && s.Consistent.equal(o.Consistent) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
 			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
-				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy && slices.Equal(a.SourceRanges, b.SourceRanges)
+				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy &&
+				slices.Equal(a.SourceRanges, b.SourceRanges)
 		})
 }

@@ -22,7 +22,11 @@ type nodeFacts struct {
 // newNodeFacts reads a Node: internal addresses come before external ones.
 func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 	n := &nodeFacts{Node: Node{
-		Name: o.Name, Known: true, UID: string(o.UID), Zone: o.Labels[v1.LabelTopologyZone], NotEligible: notEligible(o),
+		Name:        o.Name,
+		Known:       true,
+		UID:         string(o.UID),
+		Zone:        o.Labels[v1.LabelTopologyZone],
+		NotEligible: notEligible(o),
 	}, origin: origin}
 
 	for _, typ := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
@@ -31,7 +35,8 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 				continue
 			}
 			if ip, ok := ParseAddr(a.Address); !ok {
-				n.warn(field.NewPath("status", "addresses").Index(i).Child("address"), "%s is not an IP address: ignored", brief.Quote(a.Address))
+				n.warn(field.NewPath("status", "addresses").Index(i).Child("address"),
+					"%s is not an IP address: ignored", brief.Quote(a.Address))
 			} else if !slices.Contains(n.IPs, ip) {
 				n.IPs = append(n.IPs, ip)
 			}
@@ -86,7 +91,10 @@ func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []War
 		if p, ok := ParsePrefix(text); ok {
 			c.prefixes = append(c.prefixes, p)
 		} else {
-			ws = append(ws, Warning{Field: field.NewPath("spec", "cidrs").Index(i).String(), Text: brief.Quote(text) + " is not a CIDR: ignored"})
+			ws = append(ws, Warning{
+				Field: field.NewPath("spec", "cidrs").Index(i).String(),
+				Text:  brief.Quote(text) + " is not a CIDR: ignored",
+			})
 		}
 	}
 	return c, ws
@@ -100,7 +108,9 @@ func (t *Tracker) Node() Node {
 		n = facts.Node
 	}
 	if ip := t.opts.PrimaryIP; ip.IsValid() && !ip.IsUnspecified() {
-		others := slices.DeleteFunc(slices.Clone(n.IPs), func(o netip.Addr) bool { return FamilyOf(o) == FamilyOf(ip) })
+		others := slices.DeleteFunc(slices.Clone(n.IPs), func(o netip.Addr) bool {
+			return FamilyOf(o) == FamilyOf(ip)
+		})
 		n.IPs = append([]netip.Addr{ip}, others...)
 	}
 	if len(t.opts.NodeIPs) > 0 {
@@ -116,7 +126,8 @@ func (t *Tracker) Node() Node {
 }
 
 func (n *Node) equal(o *Node) bool {
-	return n.Name == o.Name && n.Known == o.Known && n.UID == o.UID && n.Zone == o.Zone && n.NotEligible == o.NotEligible &&
+	return n.Name == o.Name && n.Known == o.Known && n.UID == o.UID && n.Zone == o.Zone &&
+		n.NotEligible == o.NotEligible &&
 		slices.Equal(n.IPs, o.IPs) && slices.Equal(n.Local, o.Local) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
 }
 
@@ -192,7 +203,8 @@ func (t *Tracker) flushNode() (changed bool) {
 	t.dirtyNode = false
 	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.Node()
 	cidrs, detector, skipped := t.serviceCIDRs(), t.detector(&node), t.skipped()
-	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) || !t.model.Detector.equal(&detector) ||
+	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) ||
+		!t.model.Detector.equal(&detector) ||
 		!slices.Equal(t.model.Skipped, skipped)
 	t.model.Node, t.model.ServiceCIDRs, t.model.Detector, t.model.Skipped = node, cidrs, detector, skipped
 	t.warnNode()
@@ -205,7 +217,8 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs) // source ranges with a node's address cost more
+	// source ranges with a node's address cost more
+	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs)
 	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}
@@ -231,8 +244,9 @@ func (t *Tracker) warnNode() {
 				ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
 					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
 			} else if len(t.model.Node.IPs) == 0 { // a single-family node needs no warning
-				ws = append(ws, Warning{Text: fmt.Sprintf("node %s has no address yet: no NodePort is served over %s",
-					t.model.Node.Name, f)})
+				ws = append(ws,
+					Warning{Text: fmt.Sprintf("node %s has no address yet: no NodePort is served over %s",
+						t.model.Node.Name, f)})
 			}
 		}
 	}

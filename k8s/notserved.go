@@ -55,7 +55,8 @@ func (s *service) refusedAt(at netip.AddrPort, protocol Protocol, local bool) (l
 			continue
 		}
 		if local && p.nodePort == at.Port() {
-			list = append(list, NotServed{p.name, NodePort, netip.AddrPortFrom(netip.Addr{}, p.nodePort), s.refused})
+			list = append(list,
+				NotServed{p.name, NodePort, netip.AddrPortFrom(netip.Addr{}, p.nodePort), s.refused})
 		}
 		for _, f := range p.shared.frontends {
 			if p.port == at.Port() && f.Address == at.Addr() {
@@ -117,7 +118,8 @@ func (d *serviceDef) noteNotServed(o *v1.Service, otherServer string, opts *Opti
 	case otherServer != "":
 		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, otherServer)
 	case opts.IgnoreExternalIPs:
-		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs, "externalIPs are switched off (feature gate AllowServiceExternalIPs)")
+		d.noteAddresses(ExternalIP, o.Spec.ExternalIPs,
+			"externalIPs are switched off (feature gate AllowServiceExternalIPs)")
 	}
 	for i := range o.Status.LoadBalancer.Ingress {
 		ing := &o.Status.LoadBalancer.Ingress[i]
@@ -157,7 +159,8 @@ func (d *serviceDef) noteNotServedPorts(o *v1.Service) {
 		p := &o.Spec.Ports[i]
 		for _, f := range []Family{IPv4, IPv6} {
 			name := PortName{ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f}
-			d.notServedPorts = append(d.notServedPorts, notServedPort{name, uint16(p.Port), uint16(p.NodePort)})
+			d.notServedPorts = append(d.notServedPorts,
+				notServedPort{name, uint16(p.Port), uint16(p.NodePort)})
 		}
 	}
 }

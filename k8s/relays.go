@@ -31,7 +31,10 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 		for _, e := range c.Serving() {
 			if addr := e.Addr.Addr(); !seen[addr] {
 				seen[addr] = true
-				list = append(list, relay{claimKey{addr, c.Relay, p.name.Protocol}, claim{created: s.def.created, name: p.name}})
+				list = append(list,
+					relay{
+						claimKey{addr, c.Relay, p.name.Protocol}, claim{created: s.def.created, name: p.name},
+					})
 			}
 		}
 	}

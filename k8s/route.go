@@ -142,7 +142,10 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 	case from == Pod:
 		return Route{Why: "externalTrafficPolicy Local is for clients from outside: a pod is served by endpoints on any node, as by the cluster IP"}
 	case from == ThisNode:
-		return Route{Masquerade: true, Why: "externalTrafficPolicy Local is for clients from outside: the node itself is served by endpoints on any node"}
+		return Route{
+			Masquerade: true,
+			Why:        "externalTrafficPolicy Local is for clients from outside: the node itself is served by endpoints on any node",
+		}
 	default:
 		return Route{Set: OnNode, Why: "externalTrafficPolicy Local: endpoints on this node only"}
 	}

@@ -51,7 +51,8 @@ type serviceDef struct {
 	healthCheckPort uint16
 	warnings        []Warning
 
-	skipped        bool           // Options.SkipServices names it: its ports hold their cluster IPs, and are not served
+	// Options.SkipServices names it: its ports hold their cluster IPs, and are not served
+	skipped        bool
 	notServed      []notServedDef // addresses that are not served here; nearly always none
 	notServedPorts []notServedPort
 }
@@ -94,7 +95,9 @@ type frontendDef struct {
 
 // find returns the index of a slice in s.slices, or where to insert it, and whether it was found.
 func (s *service) find(name string) (at int, ok bool) {
-	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int { return strings.Compare(sl.name, name) })
+	return slices.BinarySearchFunc(s.slices, name, func(sl *slice, name string) int {
+		return strings.Compare(sl.name, name)
+	})
 }
 
 // newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored
@@ -170,7 +173,8 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 	add := func(t FrontendType, a netip.Addr, path *field.Path, p Policy, ranges []netip.Prefix) {
 		if key := (addressKey{t, a}); !seen[key] {
 			seen[key] = true
-			shared.frontends = append(shared.frontends, frontendDef{Frontend{Type: t, Address: a, Policy: p, SourceRanges: ranges}, path.String()})
+			shared.frontends = append(shared.frontends,
+				frontendDef{Frontend{Type: t, Address: a, Policy: p, SourceRanges: ranges}, path.String()})
 			if len(ranges) > 0 {
 				shared.firewalled++
 			}
@@ -214,7 +218,9 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 		p := &o.Spec.Ports[i]
 		path := field.NewPath("spec", "ports").Index(i)
 		port := portDef{
-			name:     PortName{ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f},
+			name: PortName{
+				ServiceName{o.Namespace, o.Name}, p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), f,
+			},
 			affinity: affinity,
 			preserve: o.Annotations[AnnotationPreserveDestination] == "true",
 			weights:  weights,
@@ -223,7 +229,8 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 		}
 
 		if taken[port.name] {
-			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served", p.Name, port.name.Protocol)
+			d.warn(path.Child("name"), "another port has the name %q and protocol %s: this one is not served",
+				p.Name, port.name.Protocol)
 			continue
 		}
 		if p.Port < 1 || p.Port > 65535 {
@@ -293,7 +300,8 @@ func (d *serviceDef) sourceRanges(o *v1.Service, f Family) []netip.Prefix {
 		}
 		p, ok := ParsePrefix(text)
 		if !ok {
-			d.warn(field.NewPath("spec", "loadBalancerSourceRanges").Index(i), "%s is not a CIDR: ignored, as if it were not there", brief.Quote(text))
+			d.warn(field.NewPath("spec", "loadBalancerSourceRanges").Index(i),
+				"%s is not a CIDR: ignored, as if it were not there", brief.Quote(text))
 			continue
 		}
 		if FamilyOf(p.Addr()) == f {

@@ -65,7 +65,8 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 	}
 	name := o.Labels[discoveryv1.LabelServiceName]
 	if name == "" {
-		return owner, "the label " + discoveryv1.LabelServiceName + " is missing: the slice belongs to no Service and is ignored"
+		return owner,
+			"the label " + discoveryv1.LabelServiceName + " is missing: the slice belongs to no Service and is ignored"
 	}
 	return ServiceName{o.Namespace, name}, ""
 }
@@ -137,11 +138,13 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 
 	addr, ok := ParseAddr(e.Addresses[0])
 	if !ok {
-		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored", brief.Quote(e.Addresses[0]))
+		s.warn(path().Index(0), "%s is not an IP address: this endpoint is ignored",
+			brief.Quote(e.Addresses[0]))
 		return
 	}
 	if FamilyOf(addr) != s.family {
-		s.warn(path().Index(0), "%s is not an %s address, but addressType is %s: this endpoint is ignored", addr, s.family, s.family)
+		s.warn(path().Index(0), "%s is not an %s address, but addressType is %s: this endpoint is ignored",
+			addr, s.family, s.family)
 		return
 	}
 

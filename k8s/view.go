@@ -106,7 +106,8 @@ func (s *ServicePort) View(r *Router) ServiceView {
 		v.Frontends = append(v.Frontends, s.Frontends[i].view(s, r))
 	}
 	slices.SortFunc(v.Frontends, func(a, b FrontendView) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Address, b.Address),
+			cmp.Compare(a.Port, b.Port))
 	})
 	return v
 }

@@ -75,7 +75,9 @@ func (b *warningBook) put(ref Ref, entries []entry) {
 func (b *warningBook) flush() []Warning {
 	if b.list == nil {
 		all := slices.Concat(slices.Collect(maps.Values(b.byRef))...)
-		slices.SortFunc(all, func(a, b entry) int { return cmp.Or(cmp.Compare(a.text, b.text), a.ref.Compare(b.ref)) })
+		slices.SortFunc(all, func(a, b entry) int {
+			return cmp.Or(cmp.Compare(a.text, b.text), a.ref.Compare(b.ref))
+		})
 		b.list = make([]Warning, len(all))
 		for i := range all {
 			b.list[i] = all[i].Warning

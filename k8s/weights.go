@@ -93,7 +93,8 @@ func (d *serviceDef) readWeights(o *v1.Service) *weights {
 		if len(bad) > 1 {
 			others = ", and so are others"
 		}
-		d.warn(path, "%s is not ADDRESS=WEIGHT or CIDR=WEIGHT with a weight of 0 to %d: ignored%s", brief.Quote(bad[0]), MaxWeight, others)
+		d.warn(path, "%s is not ADDRESS=WEIGHT or CIDR=WEIGHT with a weight of 0 to %d: ignored%s",
+			brief.Quote(bad[0]), MaxWeight, others)
 	}
 	if twice != "" {
 		d.warn(path, "%s has several weights: the first counts", twice)

@@ -24,7 +24,8 @@ func (w *worker) adopt(ctx context.Context) error {
 	missing, _ := hookDiff(&w.want.fixed, s)
 	w.have.hooked = len(missing) == 0
 	w.allDirty()
-	w.Log.Info("read back the installed rules", "serviceChains", len(s.own), "sharedRules", len(w.have.shared), "hooked", w.have.hooked)
+	w.Log.Info("read back the installed rules",
+		"serviceChains", len(s.own), "sharedRules", len(w.have.shared), "hooked", w.have.hooked)
 	return nil
 }
 

@@ -96,7 +96,12 @@ func goesAfterNAT(l rules.SharedRule) bool { return l.Chain == rules.ClusterIPs 
 func waitsForAll(l rules.SharedRule) bool { return l.Table == rules.NAT || goesAfterNAT(l) }
 
 func (c *change) inputs(known ruleSet, hooked bool) inputs {
-	in := inputs{beforeNAT: newInput(rules.Filter), nat: newInput(rules.NAT), afterNAT: newInput(rules.Filter), hooked: hooked}
+	in := inputs{
+		beforeNAT: newInput(rules.Filter),
+		nat:       newInput(rules.NAT),
+		afterNAT:  newInput(rules.Filter),
+		hooked:    hooked,
+	}
 	in.nat.own(c.write)
 
 	var gone []rules.SharedRule

@@ -17,7 +17,8 @@ const fullCheckPatience = 10 * time.Minute
 // tried again, and does not prevent changes from being programmed.
 func (w *worker) verify(ctx context.Context) {
 	now, err := time.Now(), error(nil)
-	guard, check := w.due < fixedChains && !now.Before(w.guardAt), !w.CheckAt.IsZero() && !now.Before(w.CheckAt)
+	guard, check := w.due < fixedChains && !now.Before(w.guardAt), !w.CheckAt.IsZero() &&
+		!now.Before(w.CheckAt)
 	if guard {
 		err = w.keepGuard(ctx)
 	}
@@ -45,7 +46,9 @@ func (w *worker) verify(ctx context.Context) {
 func (w *worker) check(ctx context.Context) error {
 	start := time.Now()
 	drift, err := w.flushed(ctx)
-	after := func() time.Time { return start.Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start))) }
+	after := func() time.Time {
+		return start.Add(max(w.Opts.SyncPeriod, fallback.IdleShare*time.Since(start)))
+	}
 	w.CheckAt = after()
 
 	if err == nil && drift == "" && !start.Before(w.fullCheckAt) && w.due == nothing {

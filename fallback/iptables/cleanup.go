@@ -154,7 +154,8 @@ func removable(t rules.Table, names []string, keepGuard bool) (list []string) {
 		list = append(list, own...)
 		add(rules.MarkMasq)
 	case rules.Filter:
-		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall, rules.ClusterIPs)
+		add(rules.Services, rules.ExternalServices, rules.NodePorts, rules.Forward, rules.Firewall,
+			rules.ClusterIPs)
 		if !keepGuard {
 			add(rules.LocalFirewall)
 		}

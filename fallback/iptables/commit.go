@@ -74,5 +74,11 @@ func (w *worker) committed(in *input, took time.Duration, err error) error {
 	if err == nil {
 		w.Log.Debug("committed", "table", in.table, "chains", in.declared, "rules", in.rules, "took", took)
 	}
-	return w.Committed(dataplane.Restore{Backend: w.backend, Table: string(in.table), Rules: in.rules, Took: took, Err: err})
+	return w.Committed(dataplane.Restore{
+		Backend: w.backend,
+		Table:   string(in.table),
+		Rules:   in.rules,
+		Took:    took,
+		Err:     err,
+	})
 }

@@ -90,10 +90,12 @@ func (w *worker) deferredDone(ctx context.Context, p *deferredPart, err error) e
 	case ctx.Err() != nil || errors.Is(err, restore.ErrBusy):
 		return err
 	case len(p.keys) == 1:
-		w.Log.Error("iptables refused a rule and will retry it; other rules are not affected", "chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
+		w.Log.Error("iptables refused a rule and will retry it; other rules are not affected",
+			"chain", p.keys[0].chain, "rule", p.keys[0].rule, "error", err)
 		w.Report(func(s *fallback.FamilyStatus) { s.Failed(err) })
 		return nil
 	}
 	half := len(p.keys) / 2
-	return w.commitDeferred(ctx, []*deferredPart{w.deferredPart(p.table, p.keys[:half]), w.deferredPart(p.table, p.keys[half:])})
+	return w.commitDeferred(ctx,
+		[]*deferredPart{w.deferredPart(p.table, p.keys[:half]), w.deferredPart(p.table, p.keys[half:])})
 }

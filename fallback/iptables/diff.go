@@ -81,7 +81,8 @@ func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 		}
 	}
 
-	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks}, &snapshot{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
+	missing, extra := hookDiff(&rules.Fixed{Hooks: want.Hooks},
+		&snapshot{rules: map[rules.Table]map[string][]rules.Rule{want.Table: have.chains}})
 	for _, h := range extra {
 		line("-", h.Parent, h.Rule)
 	}

@@ -28,7 +28,8 @@ func (w *worker) delete(ctx context.Context, names []string) error {
 	case ctx.Err() != nil || errors.Is(err, restore.ErrBusy):
 		return err
 	case len(names) == 1:
-		w.Log.Warn("cannot delete a chain that no Service uses; it stays until the next start", "chain", names[0], "error", err)
+		w.Log.Warn("cannot delete a chain that no Service uses; it stays until the next start",
+			"chain", names[0], "error", err)
 		delete(w.have.garbage, names[0])
 		return nil
 	}

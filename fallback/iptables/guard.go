@@ -26,8 +26,11 @@ func (w *worker) keepGuard(ctx context.Context) error {
 		}
 	}
 	if !in.empty() && w.due < fixedChains {
-		w.Log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing", "chain", rules.LocalFirewall)
-		w.Report(func(s *fallback.FamilyStatus) { s.Repairing("those that protect 127.0.0.0/8 from the network") })
+		w.Log.Warn("another program removed the rules that protect 127.0.0.0/8 from the network: repairing",
+			"chain", rules.LocalFirewall)
+		w.Report(func(s *fallback.FamilyStatus) {
+			s.Repairing("those that protect 127.0.0.0/8 from the network")
+		})
 	}
 
 	w.Localnet.Close(wanted, in.empty())
@@ -74,7 +77,9 @@ func isGuard(h rules.Hook) bool { return h.Rule.Target() == rules.LocalFirewall 
 // behind it would be bypassed.
 func keepGuardFirst(fixed *rules.Fixed, in *input, s *snapshot, missing []rules.Hook) {
 	for _, h := range fixed.Hooks {
-		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool { return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m) })
+		behind := slices.ContainsFunc(missing, func(m rules.Hook) bool {
+			return m.Table == h.Table && m.Parent == h.Parent && !isGuard(m)
+		})
 		if !isGuard(h) || !behind {
 			continue
 		}

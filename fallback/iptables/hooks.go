@@ -16,7 +16,9 @@ var parents = map[rules.Table][]string{
 
 // hookedChains are nkp's chains that the base chains jump to. LocalFirewall is not among them, because it is
 // kubelet's: jumps to it are added, never deleted.
-var hookedChains = []string{rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall}
+var hookedChains = []string{
+	rules.Services, rules.ExternalServices, rules.NodePorts, rules.Postrouting, rules.Forward, rules.Firewall,
+}
 
 // hostPorts is the chain of the CNI plugin portmap that takes packets for ports of the node. nkp's hooks must
 // precede the jumps to it. Its CNI-HOSTPORT-MASQ, which portmap inserts at the top of POSTROUTING,
@@ -39,10 +41,12 @@ func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 	}
 
 	for t, names := range parents {
-		for _, parent := range names { // also those without a hook: an earlier run may have had other settings
+		// also those without a hook: an earlier run may have had other settings
+		for _, parent := range names {
 			seen := map[string]bool{}
 			for _, r := range s.rules[t][parent] {
-				if !slices.Contains(hookedChains, r.Target()) || restore.Unprintable(string(r)) { // of the latter none is nkp's
+				// of the latter none is nkp's
+				if !slices.Contains(hookedChains, r.Target()) || restore.Unprintable(string(r)) {
 					continue
 				}
 				if !isHook(fixed, t, parent, r) || seen[r.Canonical()] {
@@ -99,7 +103,8 @@ func (w *worker) hook(ctx context.Context) error {
 	}
 
 	if len(missing)+len(extra) > 0 {
-		w.Log.Info("installed the jumps from the base chains to nkp's chains", "newRules", len(missing), "removedRules", len(extra))
+		w.Log.Info("installed the jumps from the base chains to nkp's chains",
+			"newRules", len(missing), "removedRules", len(extra))
 	}
 	w.have.hooked = true
 	return nil

@@ -76,7 +76,8 @@ func Cleanup(ctx context.Context, o CleanupOptions) (Removed, error) {
 	} else {
 		var err error
 		if keepGuard, err = fallback.ReleaseLocalnet(o.TakeLocalnet); err != nil {
-			problems = append(problems, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8, stays", err, rules.LocalFirewall))
+			problems = append(problems, fmt.Errorf("%w; chain %s, which protects 127.0.0.0/8, stays",
+				err, rules.LocalFirewall))
 		}
 	}
 

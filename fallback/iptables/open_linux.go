@@ -67,6 +67,7 @@ func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]
 	for _, err := range problems {
 		p.Log.Warn("no iptables for an address family: its Services are not served", "error", err)
 	}
-	p.Log.Info("Services are served by iptables", "backend", choice.Backend, "because", choice.Reason, "version", version, "scope", k.asked.Scope)
+	p.Log.Info("Services are served by iptables",
+		"backend", choice.Backend, "because", choice.Reason, "version", version, "scope", k.asked.Scope)
 	return serve, nil
 }

@@ -136,7 +136,8 @@ func (w *worker) collect(ctx context.Context) error {
 	if now.Before(w.gcAt) {
 		return nil
 	}
-	names := slices.SortedFunc(maps.Keys(w.have.garbage), rules.CompareServiceChains) // each comes after the chains that jump to it
+	// each comes after the chains that jump to it
+	names := slices.SortedFunc(maps.Keys(w.have.garbage), rules.CompareServiceChains)
 	names = names[:min(len(names), w.limits.chains)]
 	err := w.delete(ctx, names)
 	w.gcAt = time.Time{}

@@ -42,7 +42,8 @@ func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backen
 			return err
 		}
 
-		c, own := rules.NewCompiler(o.Config, f, m), map[string]bool{} // chains of table nat, and rules of shared chains
+		// chains of table nat, and rules of shared chains
+		c, own := rules.NewCompiler(o.Config, f, m), map[string]bool{}
 		for n, sp := range m.Ports {
 			if n.Family != f {
 				continue

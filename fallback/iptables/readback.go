@@ -174,7 +174,8 @@ func (w *worker) compare(s *snapshot) string {
 
 	if w.have.hooked {
 		if missing, extra := hookDiff(&w.want.fixed, s); len(missing)+len(extra) > 0 {
-			return fmt.Sprintf("jumps to nkp's chains: %d missing or too late in their chain, %d unexpected", len(missing), len(extra))
+			return fmt.Sprintf("jumps to nkp's chains: %d missing or too late in their chain, %d unexpected",
+				len(missing), len(extra))
 		}
 	}
 

@@ -58,12 +58,19 @@ type round struct {
 	used  map[string]bool // chains and sets that are wanted
 	// oldChains and oldSets are those that session affinity of these Service ports had.
 	oldChains, oldSets map[string]bool
-	ranges             map[string][]rules.Ref // the client ranges in before by their frontends, once one is asked for
-	last               func(b *netlink.Batch) // adds to the last transaction; nil: nothing
+	// the client ranges in before by their frontends, once one is asked for
+	ranges map[string][]rules.Ref
+	last   func(b *netlink.Batch) // adds to the last transaction; nil: nothing
 }
 
 func newRound(t *netlink.Table) *round {
-	return &round{before: rules.Elements{}, table: t, used: map[string]bool{}, oldChains: map[string]bool{}, oldSets: map[string]bool{}}
+	return &round{
+		before:    rules.Elements{},
+		table:     t,
+		used:      map[string]bool{},
+		oldChains: map[string]bool{},
+		oldSets:   map[string]bool{},
+	}
 }
 
 // program brings the table in step.
@@ -182,7 +189,8 @@ func hasSlots(e rules.Elements) bool {
 // waits for an RCU grace period, and a packet passes all of nf_tables within one RCU read-side section
 // (Linux: net/netfilter/core.c, nf_hook).
 func awaitPackets() {
-	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 { // with nohz_full, or where it is not allowed
+	// with nohz_full, or where it is not allowed
+	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -192,7 +200,9 @@ const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL
 // deleteInPortions deletes the elements that nothing needs any more, and then everything else that goes last.
 // Those that lead to others go first (the order of rules.Sets), so that no packet finds a part of a Service.
 func (w *worker) deleteInPortions(ctx context.Context, r *round, most int) error {
-	refs := slices.SortedFunc(maps.Keys(r.before), func(a, b rules.Ref) int { return cmp.Compare(a.Set, b.Set) })
+	refs := slices.SortedFunc(maps.Keys(r.before), func(a, b rules.Ref) int {
+		return cmp.Compare(a.Set, b.Set)
+	})
 	for len(refs) > 0 && ctx.Err() == nil {
 		portion := rules.Elements{}
 		for size := 0; len(refs) > 0 && size < most; refs = refs[1:] {
@@ -468,7 +478,13 @@ func (w *worker) commit(b *netlink.Batch) error {
 		w.Runs++
 		w.Log.Debug("committed", "changes", b.Messages(), "bytes", b.Len(), "took", took)
 	}
-	return w.Committed(dataplane.Restore{Backend: w.Name, Table: rules.TableName, Rules: b.Messages(), Took: took, Err: err})
+	return w.Committed(dataplane.Restore{
+		Backend: w.Name,
+		Table:   rules.TableName,
+		Rules:   b.Messages(),
+		Took:    took,
+		Err:     err,
+	})
 }
 
 // sync reads the table back and brings all of it in step. What is installed and wanted is not touched.
@@ -569,8 +585,8 @@ func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *ne
 	return r.table
 }
 
-// addFixedChains adds the chains that differ from the installed ones to b. It returns the missing base chains,
-// which are added last.
+// addFixedChains adds the chains that differ from the installed ones to b. It returns the missing base
+// chains, which are added last.
 func addFixedChains(b *netlink.Batch, r *round, chains []rules.Chain) (bases []*rules.Chain) {
 	var fill []*rules.Chain
 	for i := range chains {

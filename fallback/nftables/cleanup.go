@@ -71,7 +71,8 @@ func Cleanup(take func() (bool, error)) (n int, err error) {
 
 		if f == k8s.IPv4 {
 			if _, err := fallback.ReleaseLocalnet(take); err != nil {
-				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays", err, rules.TableName)
+				return n, fmt.Errorf("%w; table %s, which protects 127.0.0.0/8 from the network, stays",
+					err, rules.TableName)
 			}
 		}
 		if t == nil {

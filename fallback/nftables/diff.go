@@ -91,7 +91,9 @@ func compareElements(have rules.Elements, want *rules.Ruleset) (lines []string) 
 			line("-", r, v)
 		}
 	}
-	slices.SortFunc(lines, func(a, b string) int { return cmp.Or(cmp.Compare(a[2:], b[2:]), cmp.Compare(b, a)) })
+	slices.SortFunc(lines, func(a, b string) int {
+		return cmp.Or(cmp.Compare(a[2:], b[2:]), cmp.Compare(b, a))
+	})
 	return lines
 }
 

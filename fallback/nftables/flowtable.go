@@ -128,7 +128,8 @@ func (w *worker) reportDevices(in, left int, err error) {
 		s.Error = err.Error()
 	}
 	if s.Error != w.flowtable.said && s.Error != "" {
-		w.Log.Warn("the flowtable does not have every device: connections of the others take the usual path", "devices", in, "leftOut", left, "error", err)
+		w.Log.Warn("the flowtable does not have every device: connections of the others take the usual path",
+			"devices", in, "leftOut", left, "error", err)
 	}
 	w.flowtable.said = s.Error
 	w.Report(func(f *fallback.FamilyStatus) { f.Flowtable = s })

@@ -30,7 +30,8 @@ func (k kernel) List(_ context.Context, m *k8s.Model, o fallback.Options, _ stri
 			return err
 		}
 		c := rules.NewCompiler(rules.Config{Config: o.Config, Settings: k.asked.Settings}, f, m)
-		want, fixed := c.Ruleset(m, nil), c.Fixed() // keys of elements do not depend on the order of endpoints
+		// keys of elements do not depend on the order of endpoints
+		want, fixed := c.Ruleset(m, nil), c.Fixed()
 		for _, r := range fixed.Elements {
 			delete(want.Elements, r)
 		}

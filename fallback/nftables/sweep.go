@@ -31,9 +31,10 @@ type sweep struct {
 	// portion does the next portion of the work. drift is a difference; "": none so far.
 	portion func() (done bool, drift string, err error)
 
-	seed   maphash.Seed
-	listed map[uint64]bool // by hash: elements that nkp has installed since the sweep began -> whether the listing has them
-	absent int             // elements that it does not have (yet)
+	seed maphash.Seed
+	// by hash: elements that nkp has installed since the sweep began -> whether the listing has them
+	listed map[uint64]bool
+	absent int // elements that it does not have (yet)
 
 	names   []k8s.PortName // the Service ports that are left in this pass
 	set     rules.SetID    // whose elements are listed
@@ -57,7 +58,13 @@ func newSweep(w *worker) (*sweep, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sweep{w: w, conn: conn, seed: maphash.MakeSeed(), listed: map[uint64]bool{}, foreign: rules.Elements{}}
+	s := &sweep{
+		w:       w,
+		conn:    conn,
+		seed:    maphash.MakeSeed(),
+		listed:  map[uint64]bool{},
+		foreign: rules.Elements{},
+	}
 	s.portion = s.compareChains
 	return s, nil
 }

@@ -23,16 +23,18 @@ type worker struct {
 	group    *netlink.Group // of all families' sockets
 	conn     *netlink.Conn
 	watch    *netlink.Watch
-	broken   bool // the last step failed: the sockets are opened again, because an answer to it may still come
+	// the last step failed: the sockets are opened again, because an answer to it may still come
+	broken bool
 
 	want      map[k8s.PortName]*k8s.ServicePort
 	compiler  *rules.Compiler // nil until the first update
 	have      installed
 	flowtable flowtable
 
-	lookFrom time.Time // the earliest time to compare what is installed because another program changed the table
-	unknown  bool      // what is installed is not known: it is read back first
-	sweep    *sweep    // the check that is under way; nil: none is
+	// the earliest time to compare what is installed because another program changed the table
+	lookFrom time.Time
+	unknown  bool   // what is installed is not known: it is read back first
+	sweep    *sweep // the check that is under way; nil: none is
 }
 
 // newWorker returns a worker with open sockets.
@@ -136,7 +138,9 @@ func (w *worker) Step(ctx context.Context) (err error) {
 		err = w.keepDevices()
 	}
 	if err == nil && ctx.Err() == nil {
-		w.InStep(0, func(s *fallback.FamilyStatus) { s.Services, s.Elements = len(w.have.ports), w.have.elements })
+		w.InStep(0, func(s *fallback.FamilyStatus) {
+			s.Services, s.Elements = len(w.have.ports), w.have.elements
+		})
 	}
 	return err
 }
@@ -228,7 +232,8 @@ func (w *worker) forgetClients() error {
 			}
 			b := netlink.NewBatch(w.Family)
 			b.DeleteClients(set, stale)
-			if err := w.conn.Commit(b); err != nil && !isGone(err) { // some had expired meanwhile: the next try leaves them out
+			// some had expired meanwhile: the next try leaves them out
+			if err := w.conn.Commit(b); err != nil && !isGone(err) {
 				return err
 			}
 		}

@@ -70,7 +70,8 @@ func DefaultConfig() Config {
 // Validate returns an error for the first invalid setting.
 func (c *Config) Validate() error {
 	if c.MasqueradeBit < 0 || c.MasqueradeBit > MaxMasqueradeBit {
-		return fmt.Errorf("masquerade bit %d is out of range: must be 0 to %d", c.MasqueradeBit, MaxMasqueradeBit)
+		return fmt.Errorf("masquerade bit %d is out of range: must be 0 to %d",
+			c.MasqueradeBit, MaxMasqueradeBit)
 	}
 	return nil
 }

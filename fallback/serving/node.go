@@ -20,7 +20,10 @@ func NewNode(c Config, f k8s.Family, m *k8s.Model) Node {
 	n := Node{
 		Family: f, Local: m.Node.Local,
 		Router: k8s.Router{
-			Detector: m.Detector, NodeIPs: m.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: c.LocalhostNodePorts && f == k8s.IPv4,
+			Detector:      m.Detector,
+			NodeIPs:       m.Node.IPs,
+			MasqueradeAll: c.MasqueradeAll,
+			Loopback:      c.LocalhostNodePorts && f == k8s.IPv4,
 		},
 	}
 	if c.Scope == Own {
@@ -38,5 +41,7 @@ func NewNode(c Config, f k8s.Family, m *k8s.Model) Node {
 // RefusesOtherPorts reports whether packets to ports of a ClusterIP that it does not serve are refused: it is
 // in a Service range, or none is known.
 func (n *Node) RefusesOtherPorts(clusterIP netip.Addr) bool {
-	return len(n.Ranges) == 0 || slices.ContainsFunc(n.Ranges, func(r netip.Prefix) bool { return r.Contains(clusterIP) })
+	return len(n.Ranges) == 0 || slices.ContainsFunc(n.Ranges, func(r netip.Prefix) bool {
+		return r.Contains(clusterIP)
+	})
 }

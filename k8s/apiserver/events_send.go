@@ -23,13 +23,14 @@ import (
 
 const (
 	eventController = "nkp"
-	eventTries      = 12               // attempts for one Event while the server is unreachable, as in client-go
-	eventRetryMax   = 10 * time.Second // longest pause between two attempts
-	eventRequest    = 10 * time.Second // timeout of one request
-	uidLife         = 10 * time.Minute // a Service may be deleted and recreated
-	maxUIDs         = 1000
-	maxExisting     = 1000
-	eventLife       = time.Hour // by default, the API server deletes an Event then (--event-ttl)
+	// attempts for one Event while the server is unreachable, as in client-go
+	eventTries    = 12
+	eventRetryMax = 10 * time.Second // longest pause between two attempts
+	eventRequest  = 10 * time.Second // timeout of one request
+	uidLife       = 10 * time.Minute // a Service may be deleted and recreated
+	maxUIDs       = 1000
+	maxExisting   = 1000
+	eventLife     = time.Hour // by default, the API server deletes an Event then (--event-ttl)
 
 	// Limits of the API (pkg/apis/core/validation/events.go), in bytes.
 	noteLimit = 1024
@@ -135,7 +136,8 @@ func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference,
 	}
 	uid, err := r.serviceUID(ctx, e.service)
 	namespace, name := e.service.Namespace, e.service.Name
-	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid}, err
+	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid},
+		err
 }
 
 // serviceUID returns a Service's UID, "" if it does not exist, from r.uids or the API server. It lists,

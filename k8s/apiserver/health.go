@@ -33,11 +33,12 @@ type health struct {
 	failing  map[k8s.Kind]string // error of the last call
 	answered map[k8s.Kind]bool   // the server has answered at least once
 	noAnswer string              // why the last request got no answer at all; "": it got one
-	away     time.Time           // since when the server does not answer for all required kinds; zero: it does
-	noNode   bool                // Nodes were listed, and this node's is not among them
-	leftOut  map[k8s.Kind]leftOut
-	back     chan struct{} // closed and replaced when a kind answers again
-	changed  func()        // called when problems may have changed
+	// since when the server does not answer for all required kinds; zero: it does
+	away    time.Time
+	noNode  bool // Nodes were listed, and this node's is not among them
+	leftOut map[k8s.Kind]leftOut
+	back    chan struct{} // closed and replaced when a kind answers again
+	changed func()        // called when problems may have changed
 }
 
 func newHealth(url, nodeName string) *health {
@@ -93,7 +94,8 @@ func mayRecover(err error) bool {
 	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
 		return true
 	}
-	return apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTooManyRequests(err) ||
+	return apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsTooManyRequests(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
 		apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
 }

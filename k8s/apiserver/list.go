@@ -31,7 +31,8 @@ func (s *Source) List(ctx context.Context) ([]k8s.Change, k8s.Problems, error) {
 			return nil, k8s.Problems{}, fmt.Errorf("API server %s: %w", s.url, plainError(r.kind, err))
 		}
 		if left := &r.kept.left; left.number > 0 {
-			p.Warnings = append(p.Warnings, k8s.Warning{Where: "API server " + s.url, Text: left.warning(r.kind)})
+			p.Warnings = append(p.Warnings,
+				k8s.Warning{Where: "API server " + s.url, Text: left.warning(r.kind)})
 		}
 	}
 	slices.SortFunc(changes, k8s.Change.Compare)

@@ -207,12 +207,14 @@ func (v *Reviewer) allows(from netip.Prefix) bool {
 // ask asks the API server. An error means that it gave no verdict.
 func (v *Reviewer) ask(ctx context.Context, token string, g *grant) (*refusal, error) {
 	t, err := v.client.AuthenticationV1().TokenReviews().Create(ctx,
-		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("TokenReview: %w", err)
 	}
 	if !t.Status.Authenticated {
-		return &refusal{http.StatusUnauthorized, RefusedToken, "the API server does not accept the token"}, nil
+		return &refusal{http.StatusUnauthorized, RefusedToken, "the API server does not accept the token"},
+			nil
 	}
 
 	user := &t.Status.User
@@ -220,12 +222,13 @@ func (v *Reviewer) ask(ctx context.Context, token string, g *grant) (*refusal, e
 	for k, values := range user.Extra {
 		extra[k] = authorizationv1.ExtraValue(values)
 	}
-	s, err := v.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: g.path, Verb: g.verb},
-		},
-	}, metav1.CreateOptions{})
+	s, err := v.client.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+				NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: g.path, Verb: g.verb},
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("SubjectAccessReview: %w", err)
 	}

@@ -93,7 +93,8 @@ func serviceSelector(proxyName string) (string, error) {
 	}
 	r, err := labels.NewRequirement(k8s.LabelServiceProxyName, op, values)
 	if err != nil {
-		return "", fmt.Errorf("%q cannot be the value of label %s: %w", proxyName, k8s.LabelServiceProxyName, err)
+		return "", fmt.Errorf("%q cannot be the value of label %s: %w",
+			proxyName, k8s.LabelServiceProxyName, err)
 	}
 	return r.String(), nil
 }
@@ -122,7 +123,9 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 	listed := make(map[k8s.Kind]<-chan struct{}, len(s.resources))
 	for i := range s.resources {
 		r := &s.resources[i]
-		store := newStore(r, to, func(objects int) { s.lists.record(r.kind, objects, s.transport.bytes(r.plural)) })
+		store := newStore(r, to, func(objects int) {
+			s.lists.record(r.kind, objects, s.transport.bytes(r.plural))
+		})
 		listed[r.kind] = store.listed
 		reflector := cache.NewReflectorWithOptions(r.listWatch(s.health), r.kind.New(), store,
 			cache.ReflectorOptions{Name: string(r.kind)})
@@ -139,7 +142,13 @@ func (s *Source) Run(ctx context.Context, sink k8s.Sink) error {
 // How long a reflector waits before it starts over after an invalid response. An unreachable server is
 // handled elsewhere (health.try). The numbers are those of client-go's reflectors (defaultBackoffInit and
 // others).
-var reflectorBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1}
+var reflectorBackoff = wait.Backoff{
+	Duration: 800 * time.Millisecond,
+	Cap:      30 * time.Second,
+	Steps:    38,
+	Factor:   2,
+	Jitter:   1,
+}
 
 // followAlways lists and watches until the context ends. It drops errors because health has already recorded
 // them: the reflector's own Run would log them a second time.

@@ -31,7 +31,13 @@ type fingerprint struct {
 }
 
 func newStore(of *resource, to *relay, first func(objects int)) *store {
-	return &store{of: of, to: to, first: first, listed: make(chan struct{}), objects: map[k8s.Ref]fingerprint{}}
+	return &store{
+		of:      of,
+		to:      to,
+		first:   first,
+		listed:  make(chan struct{}),
+		objects: map[k8s.Ref]fingerprint{},
+	}
 }
 
 var _ cache.ReflectorStore = (*store)(nil)
@@ -169,7 +175,8 @@ func (s *store) fingerprintOf(o k8s.Object) fingerprint {
 		s.buf = make([]byte, 2*n)
 	}
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
-		return fingerprint{maphash.String(fingerprintSeed, version), sizeOf(o)} // each change has a new version
+		// each change has a new version
+		return fingerprint{maphash.String(fingerprintSeed, version), sizeOf(o)}
 	}
 	return fingerprint{maphash.Bytes(fingerprintSeed, s.buf[:n]), sizeOf(o)}
 }

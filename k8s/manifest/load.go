@@ -40,7 +40,8 @@ func Load(path string) *Set {
 	objects, problems := r.assemble(nil)
 	m := &Set{Problems: problems}
 	for ref, o := range objects {
-		m.Objects = append(m.Objects, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: o.object, Origin: o.origin})
+		m.Objects = append(m.Objects,
+			k8s.Change{Op: k8s.Upsert, Ref: ref, Object: o.object, Origin: o.origin})
 	}
 	slices.SortFunc(m.Objects, k8s.Change.Compare)
 	return m
@@ -193,7 +194,8 @@ func difference(before, after map[k8s.Ref]located) []k8s.Change {
 		old, ok := before[ref]
 		switch {
 		case !ok, old.object != e.object && !reflect.DeepEqual(old.object, e.object):
-			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
+			changes = append(changes,
+				k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
 		case old.origin != e.origin:
 			changes = append(changes, k8s.Change{Op: k8s.Move, Ref: ref, Origin: e.origin})
 		}

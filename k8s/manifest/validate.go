@@ -72,7 +72,8 @@ func checkAddress(path *field.Path, text string) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, brief.Cut(text, maxField), "must be an IP address")}
 	}
 	if isSpecial(a) {
-		return field.ErrorList{field.Invalid(path, text, "must not be an unspecified, loopback or link-local address")}
+		return field.ErrorList{field.Invalid(path, text,
+			"must not be an unspecified, loopback or link-local address")}
 	}
 	return nil
 }
@@ -91,9 +92,11 @@ func checkService(o *v1.Service) field.ErrorList {
 
 	if len(s.ClusterIPs) > 0 && s.ClusterIPs[0] != s.ClusterIP {
 		first := brief.Cut(s.ClusterIPs[0], maxField)
-		errs = append(errs, field.Invalid(spec.Child("clusterIPs").Index(0), first, "must match spec.clusterIP"))
+		errs = append(errs,
+			field.Invalid(spec.Child("clusterIPs").Index(0), first, "must match spec.clusterIP"))
 	}
-	for i, family := range s.IPFamilies[:min(len(s.IPFamilies), 3)] { // one of three is not valid, or there twice
+	// one of three is not valid, or there twice
+	for i, family := range s.IPFamilies[:min(len(s.IPFamilies), 3)] {
 		path := spec.Child("ipFamilies").Index(i)
 		errs = append(errs, oneOf(path, family, v1.IPv4Protocol, v1.IPv6Protocol)...)
 		if slices.Contains(s.IPFamilies[:i], family) {
@@ -113,10 +116,12 @@ func checkService(o *v1.Service) field.ErrorList {
 	for i, ingress := range o.Status.LoadBalancer.Ingress {
 		path := field.NewPath("status", "loadBalancer", "ingress").Index(i)
 		if _, ok := k8s.ParseAddr(ingress.IP); !ok && ingress.IP != "" {
-			errs = append(errs, field.Invalid(path.Child("ip"), brief.Cut(ingress.IP, maxField), "must be an IP address"))
+			errs = append(errs,
+				field.Invalid(path.Child("ip"), brief.Cut(ingress.IP, maxField), "must be an IP address"))
 		}
 		if mode := ingress.IPMode; mode != nil {
-			errs = append(errs, oneOf(path.Child("ipMode"), *mode, v1.LoadBalancerIPModeVIP, v1.LoadBalancerIPModeProxy)...)
+			errs = append(errs,
+				oneOf(path.Child("ipMode"), *mode, v1.LoadBalancerIPModeVIP, v1.LoadBalancerIPModeProxy)...)
 		}
 	}
 
@@ -132,7 +137,8 @@ func checkService(o *v1.Service) field.ErrorList {
 func checkServicePort(path *field.Path, p *v1.ServicePort) field.ErrorList {
 	errs := checkPort(path, p.Name, p.Protocol, p.Port)
 	if p.NodePort != 0 {
-		errs = append(errs, invalid(path.Child("nodePort"), p.NodePort, validation.IsValidPortNum(int(p.NodePort)))...)
+		errs = append(errs,
+			invalid(path.Child("nodePort"), p.NodePort, validation.IsValidPortNum(int(p.NodePort)))...)
 	}
 	return errs
 }
@@ -142,7 +148,8 @@ func checkPort(path *field.Path, name string, protocol v1.Protocol, number int32
 	if name != "" {
 		errs = checkName(path.Child("name"), name, validation.IsDNS1123Label)
 	}
-	errs = append(errs, oneOf(path.Child("protocol"), protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)...)
+	errs = append(errs,
+		oneOf(path.Child("protocol"), protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)...)
 	return append(errs, invalid(path.Child("port"), number, validation.IsValidPortNum(int(number)))...)
 }
 
@@ -159,8 +166,9 @@ func checkPolicies(spec *field.Path, s *v1.ServiceSpec) field.ErrorList {
 	if c := s.SessionAffinityConfig; s.SessionAffinity == v1.ServiceAffinityClientIP &&
 		c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		seconds := *c.ClientIP.TimeoutSeconds
-		errs = append(errs, invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
-			validation.IsInRange(int(seconds), 1, maxAffinitySeconds))...)
+		errs = append(errs,
+			invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
+				validation.IsInRange(int(seconds), 1, maxAffinitySeconds))...)
 	}
 	return errs
 }

@@ -43,7 +43,11 @@ func nftChains(f k8s.Family, table string) (list []nftChain, err error) {
 	err = nftDump(f, unix.NFT_MSG_GETCHAIN, what, nil, func() { list = nil }, func(attrs map[uint16][]byte) {
 		if text(attrs[unix.NFTA_CHAIN_TABLE]) == table {
 			policy := attrs[unix.NFTA_CHAIN_POLICY]
-			list = append(list, nftChain{text(attrs[unix.NFTA_CHAIN_NAME]), len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyDrop})
+			list = append(list,
+				nftChain{
+					text(attrs[unix.NFTA_CHAIN_NAME]),
+					len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyDrop,
+				})
 		}
 	})
 	return list, err
@@ -58,18 +62,19 @@ func nftRules(f k8s.Family, table, chain string) (list []nftRule, err error) {
 		nl.NewRtAttr(unix.NFTA_RULE_TABLE, nl.ZeroTerminated(table)),
 		nl.NewRtAttr(unix.NFTA_RULE_CHAIN, nl.ZeroTerminated(chain)),
 	}
-	err = nftDump(f, unix.NFT_MSG_GETRULE, what, within, func() { list = nil }, func(attrs map[uint16][]byte) {
-		if text(attrs[unix.NFTA_RULE_TABLE]) != table || text(attrs[unix.NFTA_RULE_CHAIN]) != chain {
-			return // of a kernel that lists the rules of all chains
-		}
-		var r nftRule
-		items, _ := nl.ParseRouteAttr(attrs[unix.NFTA_RULE_EXPRESSIONS]) // the kernel's own
-		for _, item := range items {
-			e := attributes(item.Value)
-			r = append(r, nftExpression{text(e[unix.NFTA_EXPR_NAME]), e[unix.NFTA_EXPR_DATA]})
-		}
-		list = append(list, r)
-	})
+	err = nftDump(f, unix.NFT_MSG_GETRULE, what, within, func() { list = nil },
+		func(attrs map[uint16][]byte) {
+			if text(attrs[unix.NFTA_RULE_TABLE]) != table || text(attrs[unix.NFTA_RULE_CHAIN]) != chain {
+				return // of a kernel that lists the rules of all chains
+			}
+			var r nftRule
+			items, _ := nl.ParseRouteAttr(attrs[unix.NFTA_RULE_EXPRESSIONS]) // the kernel's own
+			for _, item := range items {
+				e := attributes(item.Value)
+				r = append(r, nftExpression{text(e[unix.NFTA_EXPR_NAME]), e[unix.NFTA_EXPR_DATA]})
+			}
+			list = append(list, r)
+		})
 	return list, err
 }
 

@@ -109,7 +109,8 @@ func (t *Tables) timeoutError() error {
 // a retry may succeed without any other change.
 func failure(cause error, program string, err error, text string) error {
 	text = strings.Join(strings.Fields(text), " ")
-	if ended := (*exec.ExitError)(nil); cause != nil && !(errors.As(err, &ended) && ended.Exited()) { // killed
+	// killed
+	if ended := (*exec.ExitError)(nil); cause != nil && !(errors.As(err, &ended) && ended.Exited()) {
 		return fmt.Errorf("%s: %w", program, cause)
 	}
 	if strings.Contains(text, "xtables lock") {

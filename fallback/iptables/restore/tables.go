@@ -47,7 +47,8 @@ func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, errUnprintable) { // it holds something
+	// it holds something
+	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, errUnprintable) {
 		return t, nil
 	} else if errors.Is(err, ErrBusy) {
 		return nil, fmt.Errorf("read table nat for %s: %w", f, err)

@@ -43,18 +43,23 @@ func (s *portBuilder) externalChain(u *uses) {
 	routes := s.Router.Routes(s.ServicePort, u.external)
 	outside := routes[k8s.Outside]
 	if outside.Masquerade {
-		list = append(list, rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq))
+		list = append(list,
+			rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq))
 	}
 	if r := routes[k8s.Pod]; r.Set != outside.Set && r.Empty == "" {
 		for _, pods := range s.pods {
-			list = append(list, rule().add(pods.local()...).comment("pod traffic for %s external destinations", s.name).jump(s.setChain(r.Set)))
+			list = append(list,
+				rule().add(pods.local()...).comment("pod traffic for %s external destinations",
+					s.name).jump(s.setChain(r.Set)))
 		}
 	}
 	if r := routes[k8s.ThisNode]; r.Set != outside.Set && r.Empty == "" {
 		// The node itself may use the load balancer's address as its source, which is useless on other nodes.
 		list = append(list,
-			rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).local("src").jump(MarkMasq),
-			rule().comment("route LOCAL traffic for %s external destinations", s.name).local("src").jump(s.setChain(r.Set)))
+			rule().comment("masquerade LOCAL traffic for %s external destinations",
+				s.name).local("src").jump(MarkMasq),
+			rule().comment("route LOCAL traffic for %s external destinations",
+				s.name).local("src").jump(s.setChain(r.Set)))
 	}
 	if outside.Empty == "" {
 		list = append(list, rule().jump(s.setChain(outside.Set)))
@@ -75,7 +80,8 @@ func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 			list = append(list, rule().from(p).comment("%s", comment).jump(prefixExternal+s.hash))
 		}
 	}
-	s.chain(prefixFirewall+s.hash, append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
+	s.chain(prefixFirewall+s.hash,
+		append(list, rule().comment("other traffic to %s will be dropped by %s", s.name, Firewall).none())...)
 }
 
 // spreadChain adds the chain that picks an endpoint of a set: the one that session affinity remembers, else a
@@ -91,8 +97,10 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	if s.AffinitySeconds > 0 {
 		for _, e := range endpoints {
 			name := s.endpointChain(e)
-			list = append(list, s.about(rule(), e).add("-m", "recent", "--rcheck", "--seconds", strconv.Itoa(s.AffinitySeconds), "--reap").
-				add(s.recentOf(name)...).jump(name))
+			list = append(list,
+				s.about(rule(), e).add("-m", "recent", "--rcheck", "--seconds",
+					strconv.Itoa(s.AffinitySeconds), "--reap").
+					add(s.recentOf(name)...).jump(name))
 		}
 	}
 	for i, e := range endpoints {
@@ -144,7 +152,8 @@ func (s *portBuilder) endpoint(name string, e k8s.Endpoint) {
 	if s.AffinitySeconds > 0 {
 		dnat.add("-m", "recent", "--set").add(s.recentOf(name)...)
 	}
-	s.chain(name, hairpin.jump(MarkMasq), dnat.add("-m", s.proto).jump("DNAT", "--to-destination", e.Addr.String()))
+	s.chain(name, hairpin.jump(MarkMasq),
+		dnat.add("-m", s.proto).jump("DNAT", "--to-destination", e.Addr.String()))
 }
 
 func (s *portBuilder) endpointChain(e k8s.Endpoint) string {

@@ -40,8 +40,10 @@ func ParseDrop(line string) (d Drop, ok bool) {
 		reason k8s.DropReason
 		port   bool
 	}{
-		{" has no endpoints", k8s.DropNoEndpoint, true}, {" has no local endpoints", k8s.DropNoLocalEndpoint, true},
-		{" traffic not accepted by ", k8s.DropSourceRange, true}, {" serves no such port", k8s.DropUnservedPort, false},
+		{" has no endpoints", k8s.DropNoEndpoint, true},
+		{" has no local endpoints", k8s.DropNoLocalEndpoint, true},
+		{" traffic not accepted by ", k8s.DropSourceRange, true},
+		{" serves no such port", k8s.DropUnservedPort, false},
 		{"no service has this cluster IP", k8s.DropUnallocated, false},
 	} {
 		if name, _, found := strings.Cut(comment, c.text); found {

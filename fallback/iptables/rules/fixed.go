@@ -23,20 +23,32 @@ func (c *Compiler) Fixed() Fixed {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
 		if len(c.Ranges) == 0 {
-			f.Last = append(f.Last, SharedRule{Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs), true})
+			f.Last = append(f.Last,
+				SharedRule{
+					Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs),
+					true,
+				})
 		}
 		for _, p := range c.Ranges {
 			f.Last = append(f.Last,
-				SharedRule{Filter, Services, rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs), true},
-				SharedRule{Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true})
+				SharedRule{
+					Filter, Services,
+					rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs),
+					true,
+				},
+				SharedRule{
+					Filter, ClusterIPs, rule().comment("no service has this cluster IP").jump("DROP"), true,
+				})
 		}
 	}
 
 	if c.Router.Loopback {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the
 		// same reason.
-		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall, Rule: rule().add("!", "-s", serving.Loopback4.String(), "-d", serving.Loopback4.String()).
-			comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP")})
+		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall,
+			Rule: rule().add("!", "-s", serving.Loopback4.String(), "-d", serving.Loopback4.String()).
+				comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate",
+				"RELATED,ESTABLISHED,DNAT").jump("DROP")})
 	}
 	return f
 }
@@ -73,13 +85,15 @@ func (c *Compiler) postrouting() Chain {
 	const remark = "kubernetes service traffic requiring SNAT"
 	list := []Rule{rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN")}
 	if c.Router.Loopback {
-		list = append(list, rule().add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst", serving.Loopback4.String()).comment(localhostComment).none())
+		list = append(list, rule().add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst",
+			serving.Loopback4.String()).comment(localhostComment).none())
 	}
 	list = append(list, rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"))
 	if c.MasqueradeMax != 0 {
 		ports := []string{"--to-ports", fmt.Sprintf("%d-%d", c.MasqueradeMin, c.MasqueradeMax)}
 		for _, proto := range []string{"tcp", "udp", "sctp"} { // --to-ports requires a protocol
-			list = append(list, rule().proto(proto).comment(remark).jump("MASQUERADE", append(ports, random...)...))
+			list = append(list,
+				rule().proto(proto).comment(remark).jump("MASQUERADE", append(ports, random...)...))
 		}
 	}
 	return Chain{Postrouting, append(list, rule().comment(remark).jump("MASQUERADE", random...))}
@@ -91,11 +105,14 @@ func (c *Compiler) forward() Chain {
 	if !c.KeepInvalid {
 		// The kernel does not translate back an answer in state INVALID: the client would reset its
 		// connection.
-		list = append(list, rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
+		list = append(list,
+			rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
 	}
 	return Chain{Forward, append(list,
-		rule().comment("kubernetes forwarding rules").add("-m", "mark", "--mark", c.mark()+"/"+c.mark()).jump("ACCEPT"),
-		rule().comment("kubernetes forwarding conntrack rule").add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED").jump("ACCEPT"),
+		rule().comment("kubernetes forwarding rules").add("-m", "mark", "--mark",
+			c.mark()+"/"+c.mark()).jump("ACCEPT"),
+		rule().comment("kubernetes forwarding conntrack rule").add("-m", "conntrack", "--ctstate",
+			"RELATED,ESTABLISHED").jump("ACCEPT"),
 	)}
 }
 
@@ -136,7 +153,8 @@ func (c *Compiler) hooks() []Hook {
 
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
-	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true) // see OfKubeProxy
+	// see OfKubeProxy
+	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
 	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
 	hook(Filter, "OUTPUT", Services, "kubernetes service portals", true)
@@ -159,9 +177,10 @@ func (c *Compiler) hooks() []Hook {
 // Scope Everything, but for the one from OUTPUT to ExternalServices. kube-proxy does not delete what it does
 // not make, and cannot delete a chain that such a jump leads to.
 func OfKubeProxy(t Table, parent string, r Rule) bool {
-	return !(t == Filter && parent == "OUTPUT" && r.Target() == ExternalServices) && slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
-		return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()
-	})
+	return !(t == Filter && parent == "OUTPUT" && r.Target() == ExternalServices) &&
+		slices.ContainsFunc(new(Compiler).hooks(), func(h Hook) bool {
+			return h.Table == t && h.Parent == parent && h.Rule.Canonical() == r.Canonical()
+		})
 }
 
 // ownHooks returns the hooks of Scope Own, for traffic from the node to itself.
@@ -169,14 +188,18 @@ func (c *Compiler) ownHooks() []Hook {
 	toItself := func() *line { return rule().local("dst") }
 	onlyNew := func(l *line) *line { return l.add("-m", "conntrack", "--ctstate", "NEW") }
 	list := []Hook{
-		{Filter, "OUTPUT", onlyNew(toItself()).comment("kubernetes externally-visible service portals").jump(ExternalServices)},
+		{
+			Filter, "OUTPUT",
+			onlyNew(toItself()).comment("kubernetes externally-visible service portals").jump(ExternalServices),
+		},
 		{Filter, "INPUT", rule().comment("kubernetes health check service ports").jump(NodePorts)},
 		{Filter, "OUTPUT", onlyNew(toItself()).comment("kubernetes load balancer firewall").jump(Firewall)},
 		{NAT, "POSTROUTING", rule().comment("kubernetes postrouting rules").jump(Postrouting)},
 		{NAT, "OUTPUT", toItself().comment("kubernetes service portals").jump(Services)},
 	}
 	if c.Router.Loopback {
-		list = append(list, Hook{Filter, "INPUT", rule().jump(LocalFirewall)}, Hook{Filter, "OUTPUT", rule().jump(LocalFirewall)})
+		list = append(list, Hook{Filter, "INPUT", rule().jump(LocalFirewall)},
+			Hook{Filter, "OUTPUT", rule().jump(LocalFirewall)})
 	}
 	return list
 }

@@ -21,15 +21,18 @@ const (
 // The chains that do not depend on Services; the names are kube-proxy's. A name may be in use in several
 // tables.
 const (
-	Services         = "KUBE-SERVICES"          // nat: one rule for each frontend; filter: ClusterIPs without endpoints
+	// nat: one rule for each frontend; filter: ClusterIPs without endpoints
+	Services         = "KUBE-SERVICES"
 	ExternalServices = "KUBE-EXTERNAL-SERVICES" // filter: other frontends without endpoints
-	NodePorts        = "KUBE-NODEPORTS"         // nat: one rule for each NodePort; filter: health check node ports
-	MarkMasq         = "KUBE-MARK-MASQ"         // nat: asks for masquerading
-	Postrouting      = "KUBE-POSTROUTING"       // nat: masquerades
-	Forward          = "KUBE-FORWARD"           // filter: accepts what is forwarded for Services
-	Firewall         = "KUBE-PROXY-FIREWALL"    // filter: drops clients outside loadBalancerSourceRanges
-	LocalFirewall    = "KUBE-FIREWALL"          // filter: kubelet's; has the rule that protects 127.0.0.0/8 from the network
-	Canary           = "KUBE-PROXY-CANARY"      // all tables: empty; if it is gone, the table was flushed
+	// nat: one rule for each NodePort; filter: health check node ports
+	NodePorts   = "KUBE-NODEPORTS"
+	MarkMasq    = "KUBE-MARK-MASQ"      // nat: asks for masquerading
+	Postrouting = "KUBE-POSTROUTING"    // nat: masquerades
+	Forward     = "KUBE-FORWARD"        // filter: accepts what is forwarded for Services
+	Firewall    = "KUBE-PROXY-FIREWALL" // filter: drops clients outside loadBalancerSourceRanges
+	// filter: kubelet's; has the rule that protects 127.0.0.0/8 from the network
+	LocalFirewall = "KUBE-FIREWALL"
+	Canary        = "KUBE-PROXY-CANARY" // all tables: empty; if it is gone, the table was flushed
 
 	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated
 	// ClusterIPs.

@@ -99,8 +99,9 @@ func (s *portBuilder) clusterIP(f *k8s.Frontend, r k8s.Route) {
 		s.refuse(Services, f, r)
 	}
 	if s.RefusesOtherPorts(f.Address) {
-		s.addShared(Filter, ClusterIPs, rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
-			jump("REJECT", s.rejectWith()...))
+		s.addShared(Filter, ClusterIPs,
+			rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
+				jump("REJECT", s.rejectWith()...))
 	}
 }
 
@@ -109,15 +110,21 @@ func (s *portBuilder) external(f *k8s.Frontend, r k8s.Route, served bool) {
 	if served {
 		switch {
 		case f.Type == k8s.NodePort:
-			s.addShared(NAT, NodePorts, rule().proto(s.proto).comment("%s", s.name).port(s.proto, f.Port).jump(prefixExternal+s.hash))
+			s.addShared(NAT, NodePorts,
+				rule().proto(s.proto).comment("%s", s.name).port(s.proto, f.Port).jump(prefixExternal+s.hash))
 			s.addSharedLast(NAT, Services, s.toNodePorts(f.Address))
 		case f.Type == k8s.ExternalIP:
-			s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s external IP", s.name).jump(prefixExternal+s.hash))
+			s.addShared(NAT, Services,
+				s.to(f.Address, f.Port, "%s external IP", s.name).jump(prefixExternal+s.hash))
 		case len(f.SourceRanges) > 0:
-			s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixFirewall+s.hash))
-			s.addShared(Filter, Firewall, s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name, prefixFirewall+s.hash).jump("DROP"))
+			s.addShared(NAT, Services,
+				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixFirewall+s.hash))
+			s.addShared(Filter, Firewall,
+				s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name,
+					prefixFirewall+s.hash).jump("DROP"))
 		default:
-			s.addShared(NAT, Services, s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixExternal+s.hash))
+			s.addShared(NAT, Services,
+				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixExternal+s.hash))
 		}
 	}
 	if r.Empty != "" {
@@ -183,6 +190,7 @@ func (c *Compiler) HealthCheck(n k8s.ServiceName, h k8s.HealthCheck) []SharedRul
 	if c.Family == k8s.IPv4 && h.Local4 < 0 || c.Family == k8s.IPv6 && h.Local6 < 0 {
 		return nil
 	}
-	return []SharedRule{{Table: Filter, Chain: NodePorts, Rule: Rule("-p tcp -m comment --comment \"" + n.String() +
-		" health check node port\" -m tcp --dport " + strconv.Itoa(int(h.Port)) + " -j ACCEPT")}}
+	return []SharedRule{{Table: Filter, Chain: NodePorts,
+		Rule: Rule("-p tcp -m comment --comment \"" + n.String() +
+			" health check node port\" -m tcp --dport " + strconv.Itoa(int(h.Port)) + " -j ACCEPT")}}
 }

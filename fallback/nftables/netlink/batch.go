@@ -88,7 +88,8 @@ func (b *Batch) AddChain(c *rules.Chain) {
 const policyAccept = 1
 
 func hookNumber(hook string) uint32 {
-	return uint32(slices.Index([]string{"prerouting", "input", "forward", "output", "postrouting"}, hook)) // NF_INET_*
+	// NF_INET_*
+	return uint32(slices.Index([]string{"prerouting", "input", "forward", "output", "postrouting"}, hook))
 }
 
 // DeleteChain deletes a chain that has no rules and that nothing leads to.
@@ -354,7 +355,8 @@ func typeof(f k8s.Family, types []rules.Type) []byte {
 		case rules.Number:
 			kind, data = exprNumgen, numbers(unix.NFT_NG_RANDOM, 2, 0)
 		}
-		parts = append(parts, record(byte(i), slices.Concat(record(0, u32(kind)...), record(1, data...))...)...)
+		parts = append(parts,
+			record(byte(i), slices.Concat(record(0, u32(kind)...), record(1, data...))...)...)
 	}
 	return slices.Concat(record(0, u32(exprConcat)...), record(1, parts...))
 }

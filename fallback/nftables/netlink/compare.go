@@ -28,7 +28,8 @@ func (t *Table) HasChain(ch *rules.Chain) (has, sameHook, sameRules bool) {
 	if ch.Hook.Type == "" {
 		sameHook = have.kind == ""
 	} else {
-		sameHook = have.kind == ch.Hook.Type && have.hook == hookNumber(ch.Hook.Hook) && int32(have.priority) == int32(ch.Hook.Priority)
+		sameHook = have.kind == ch.Hook.Type && have.hook == hookNumber(ch.Hook.Hook) &&
+			int32(have.priority) == int32(ch.Hook.Priority)
 	}
 	samePolicy := have.kind == "" || have.policy == policyAccept
 	return true, sameHook, samePolicy && slices.EqualFunc(have.rules, ch.Rules, t.sameRule)

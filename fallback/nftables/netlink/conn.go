@@ -42,7 +42,8 @@ func Open() (*Conn, error) {
 	}
 	c := &Conn{fd: fd, port: port, buf: make([]byte, 1<<18)}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer) // as much as the system allows
+		// as much as the system allows
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
 	size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
@@ -63,7 +64,8 @@ func open(groups uint32) (fd int, port uint32, err error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 	timeout := unix.Timeval{Sec: answerTimeout}
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1) // errors without the refused message
+	// errors without the refused message
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
@@ -255,7 +257,8 @@ func messages(b []byte) iter.Seq2[header, error] {
 				yield(header{}, errIncomplete)
 				return
 			}
-			h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:]),
+			h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]),
+				binary.NativeEndian.Uint32(b[8:]),
 				binary.NativeEndian.Uint32(b[12:]), b[headerSize:size]}
 			if !yield(h, nil) {
 				return

@@ -85,7 +85,8 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		case "reject":
 			emit(s, verdict{code: verdictReject})
 			return
-		case "queue", "redir", "tproxy", "synproxy", "fwd", "notrack": // of these, notrack keeps the connection from being translated
+		case "queue", "redir", "tproxy", "synproxy", "fwd", "notrack":
+			// of these, notrack keeps the connection from being translated
 			s.doubt = true
 			emit(s, verdict{code: verdictUnknown})
 			return
@@ -112,8 +113,8 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 	emit(s, next)
 }
 
-// matches evaluates an expression that neither ends the rule nor draws a random number: it reports whether the
-// rule goes on, and loads registers.
+// matches evaluates an expression that neither ends the rule nor draws a random number: it reports whether
+// the rule goes on, and loads registers.
 func (w *follower) matches(e *expression, g *registers, s *state) truth {
 	switch e.name {
 	case "counter", "log", "last", "flow_offload":
@@ -374,7 +375,8 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 	case set.verdicts:
 		if id, ours := w.service[name.name]; ours && o.table.name == rules.TableName {
 			r := rules.Ref{Set: id, Key: string(dataValue(found, unix.NFTA_SET_ELEM_KEY))}
-			w.step(o, "element of "+name.name+": ", r.Text(w.family, rules.Value{Data: elementData(&rules.Sets[id], found)}))
+			w.step(o, "element of "+name.name+": ",
+				r.Text(w.family, rules.Value{Data: elementData(&rules.Sets[id], found)}))
 		}
 		v := verdictOf(attribute(found, unix.NFTA_SET_ELEM_DATA))
 		return yes, &v
@@ -383,7 +385,8 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 	data := dataValue(found, unix.NFTA_SET_ELEM_DATA)
 	g.load(to, data, ^uint64(0))
 	if set.expires { // a client that session affinity remembers, until then
-		w.step(o, "element of "+name.name+" until it expires: ", strings.Join(rules.Parts(w.family, []rules.Type{rules.Addr, rules.Port}, string(data)), " . "))
+		w.step(o, "element of "+name.name+" until it expires: ",
+			strings.Join(rules.Parts(w.family, []rules.Type{rules.Addr, rules.Port}, string(data)), " . "))
 		return either, nil
 	}
 	return yes, nil
@@ -425,7 +428,8 @@ func (w *follower) translate(e *expression, g *registers, s *state) verdict {
 func (w *follower) match(e *expression, s state) truth {
 	// struct xt_conntrack_mtinfo3 in xt_conntrack.h of the kernel
 	const revision, flagsAt, invertAt, stateAt = 3, 146, 148, 150
-	const stateFlag, establishedBit, newBit, dnatBit = 1, 1 << 1, 1 << 3, 1 << 7 // XT_CONNTRACK_STATE, _STATE_BIT(IP_CT_ESTABLISHED and _NEW), _STATE_DNAT
+	// XT_CONNTRACK_STATE, _STATE_BIT(IP_CT_ESTABLISHED and _NEW), _STATE_DNAT
+	const stateFlag, establishedBit, newBit, dnatBit = 1, 1 << 1, 1 << 3, 1 << 7
 	info := attribute(e.data, unix.NFTA_MATCH_INFO)
 	switch text(attribute(e.data, unix.NFTA_MATCH_NAME)) {
 	case "comment":

@@ -53,10 +53,17 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		if !exact {
 			name += "\x00"
 		}
-		return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register(0)}, compare(s.Not, padName(name, exact))}
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: register(0)}, compare(s.Not, padName(name, exact)),
+		}
 	case rules.Local:
 		return []expr.Any{
-			&expr.Fib{Register: register(0), ResultADDRTYPE: true, FlagSADDR: s.Field == rules.Saddr, FlagDADDR: s.Field == rules.Daddr},
+			&expr.Fib{
+				Register:       register(0),
+				ResultADDRTYPE: true,
+				FlagSADDR:      s.Field == rules.Saddr,
+				FlagDADDR:      s.Field == rules.Daddr,
+			},
 			compare(false, host32(unix.RTN_LOCAL)),
 		}
 	case rules.Protocol:
@@ -70,7 +77,9 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		if s.Is {
 			direction[0] = 1
 		}
-		return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register(0)}, compare(false, direction)}
+		return []expr.Any{
+			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: register(0)}, compare(false, direction),
+		}
 	case rules.Marked:
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyMARK, Register: register(0)},
@@ -83,18 +92,41 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Set})
 	case rules.Lookup:
 		list, _ := loadAll(f, s.Key)
-		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT})
+		return append(list,
+			&expr.Lookup{
+				SourceRegister: register(0),
+				SetName:        s.Map,
+				IsDestRegSet:   true,
+				DestRegister:   unix.NFT_REG_VERDICT,
+			})
 	case rules.DNAT:
 		list, next := loadAll(f, s.Key)
 		if s.At.IsValid() {
 			list = slices.Insert(list, 1, expr.Any(mask(f.Unspecified().AsSlice(), s.At.AsSlice())))
 		}
 		if s.Modulus > 0 {
-			list = append(list, &expr.Numgen{Register: register(next), Modulus: s.Modulus, Type: unix.NFT_NG_RANDOM, Offset: s.Offset})
+			list = append(list,
+				&expr.Numgen{
+					Register: register(next),
+					Modulus:  s.Modulus,
+					Type:     unix.NFT_NG_RANDOM,
+					Offset:   s.Offset,
+				})
 		}
 		port := register(uint32(rules.Addr.Size(f) / 4))
-		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Map, IsDestRegSet: true, DestRegister: register(0)},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(f)), RegAddrMin: register(0), RegProtoMin: port})
+		return append(list,
+			&expr.Lookup{
+				SourceRegister: register(0),
+				SetName:        s.Map,
+				IsDestRegSet:   true,
+				DestRegister:   register(0),
+			},
+			&expr.NAT{
+				Type:        expr.NATTypeDestNAT,
+				Family:      uint32(family(f)),
+				RegAddrMin:  register(0),
+				RegProtoMin: port,
+			})
 	}
 	return actions(f, s)
 }
@@ -104,8 +136,14 @@ func actions(f k8s.Family, s rules.Statement) []expr.Any {
 	switch s := s.(type) {
 	case rules.RememberEndpoint:
 		data := uint32(rules.Addr.Size(f) / 4)
-		return append(append(append(load(f, rules.Saddr, 0), load(f, rules.Daddr, data)...), load(f, rules.Dport, 2*data)...),
-			&expr.Dynset{SrcRegKey: register(0), SrcRegData: register(data), SetName: s.Map, Operation: unix.NFT_DYNSET_OP_UPDATE})
+		return append(append(append(load(f, rules.Saddr, 0), load(f, rules.Daddr, data)...),
+			load(f, rules.Dport, 2*data)...),
+			&expr.Dynset{
+				SrcRegKey:  register(0),
+				SrcRegData: register(data),
+				SetName:    s.Map,
+				Operation:  unix.NFT_DYNSET_OP_UPDATE,
+			})
 	case rules.SetMark:
 		bit, set := uint32(1)<<s.Bit, uint32(0)
 		if s.On {
@@ -121,7 +159,8 @@ func actions(f k8s.Family, s rules.Statement) []expr.Any {
 			return []expr.Any{&expr.Masq{FullyRandom: true}}
 		}
 		return []expr.Any{
-			&expr.Immediate{Register: register(0), Data: port(s.Min)}, &expr.Immediate{Register: register(1), Data: port(s.Max)},
+			&expr.Immediate{Register: register(0), Data: port(s.Min)},
+			&expr.Immediate{Register: register(1), Data: port(s.Max)},
 			&expr.Masq{ToPorts: true, RegProtoMin: register(0), RegProtoMax: register(1)},
 		}
 
@@ -174,7 +213,13 @@ func compare(not bool, data []byte) *expr.Cmp {
 }
 
 func mask(m, xor []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: register(0), DestRegister: register(0), Len: uint32(len(m)), Mask: m, Xor: xor}
+	return &expr.Bitwise{
+		SourceRegister: register(0),
+		DestRegister:   register(0),
+		Len:            uint32(len(m)),
+		Mask:           m,
+		Xor:            xor,
+	}
 }
 
 // flagged matches values that have one of some flags.
@@ -229,7 +274,12 @@ func load(f k8s.Family, x rules.Field, at uint32) []expr.Any {
 	case rules.Saddr:
 		e = &expr.Payload{DestRegister: r, Base: expr.PayloadBaseNetworkHeader, Offset: source, Len: size}
 	case rules.Daddr:
-		e = &expr.Payload{DestRegister: r, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: size}
+		e = &expr.Payload{
+			DestRegister: r,
+			Base:         expr.PayloadBaseNetworkHeader,
+			Offset:       destination,
+			Len:          size,
+		}
 	case rules.L4Proto:
 		e = &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r}
 	case rules.Dport:

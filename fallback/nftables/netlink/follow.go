@@ -35,7 +35,15 @@ func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways [
 		} else if err != nil {
 			return nil, nil, err
 		}
-		w := follower{ruleset: newRuleset(ctx, c, f), family: f, packet: &p, protocol: protocols[p.Protocol], known: map[rules.Way]bool{}, seen: map[stepID]bool{}, service: map[string]rules.SetID{}}
+		w := follower{
+			ruleset:  newRuleset(ctx, c, f),
+			family:   f,
+			packet:   &p,
+			protocol: protocols[p.Protocol],
+			known:    map[rules.Way]bool{},
+			seen:     map[stepID]bool{},
+			service:  map[string]rules.SetID{},
+		}
 		for id := range rules.Sets {
 			w.service[rules.Sets[id].Name] = rules.SetID(id)
 		}
@@ -53,12 +61,13 @@ func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways [
 // follower follows one packet.
 type follower struct {
 	*ruleset
-	family      k8s.Family
-	packet      *rules.Packet
-	protocol    byte
-	service     map[string]rules.SetID // the sets of nkp's table by name
-	looped      bool                   // what the node sends to itself has come in again
-	hidden      bool                   // connection tracking has not restored the destination of an answer yet
+	family   k8s.Family
+	packet   *rules.Packet
+	protocol byte
+	service  map[string]rules.SetID // the sets of nkp's table by name
+	looped   bool                   // what the node sends to itself has come in again
+	// connection tracking has not restored the destination of an answer yet
+	hidden      bool
 	evaluations int
 
 	ways  []rules.Way
@@ -135,7 +144,8 @@ func (w *follower) pass(hook uint32, in []state) []state {
 		if b.hook != hook || b.nat && (hook == unix.NF_INET_LOCAL_IN || w.looped || w.packet.Reply != nil) {
 			continue // no chain for translated sources, and a connection passes those for destinations once
 		}
-		w.hidden = w.packet.Reply != nil && w.packet.Reply.Masquerade && hook == unix.NF_INET_PRE_ROUTING && b.priority < priorityDNAT
+		w.hidden = w.packet.Reply != nil && w.packet.Reply.Masquerade && hook == unix.NF_INET_PRE_ROUTING &&
+			b.priority < priorityDNAT
 
 		var out stateSet
 		for _, s := range in {
@@ -239,7 +249,12 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 }
 
 func (o object) String() string {
-	return "table " + map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev"}[o.family] + " " + o.table.name + ", chain " + o.name
+	return "table " + map[byte]string{
+		unix.NFPROTO_INET:   "inet",
+		unix.NFPROTO_IPV4:   "ip",
+		unix.NFPROTO_IPV6:   "ip6",
+		unix.NFPROTO_NETDEV: "netdev",
+	}[o.family] + " " + o.table.name + ", chain " + o.name
 }
 
 // stepID identifies a step: what a chain does with the packet, and to which chain or by which element.
@@ -304,20 +319,28 @@ const (
 	tcpACK = 1 << 4
 )
 
-var protocols = map[k8s.Protocol]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+var protocols = map[k8s.Protocol]byte{
+	"TCP":  unix.IPPROTO_TCP,
+	"UDP":  unix.IPPROTO_UDP,
+	"SCTP": unix.IPPROTO_SCTP,
+}
 
 // OfDevice returns the base chains that see a device's packets, in the families netdev and inet (hook
 // ingress): Follow does not pass them.
 func (c *Conn) OfDevice(device string) (chains []string, err error) {
 	for _, fam := range []byte{unix.NFPROTO_NETDEV, unix.NFPROTO_INET} {
 		var list []string
-		err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil }, func(b []byte, note func(...[]byte)) {
-			note(attribute(b, unix.NFTA_CHAIN_HANDLE))
-			if slices.Contains(hookDevices(attribute(b, unix.NFTA_CHAIN_HOOK)), device) {
-				o := object{table{fam, text(attribute(b, unix.NFTA_CHAIN_TABLE))}, text(attribute(b, unix.NFTA_CHAIN_NAME))}
-				list = append(list, o.String())
-			}
-		})
+		err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil },
+			func(b []byte, note func(...[]byte)) {
+				note(attribute(b, unix.NFTA_CHAIN_HANDLE))
+				if slices.Contains(hookDevices(attribute(b, unix.NFTA_CHAIN_HOOK)), device) {
+					o := object{
+						table{fam, text(attribute(b, unix.NFTA_CHAIN_TABLE))},
+						text(attribute(b, unix.NFTA_CHAIN_NAME)),
+					}
+					list = append(list, o.String())
+				}
+			})
 		if chains = append(chains, list...); err != nil {
 			break
 		}

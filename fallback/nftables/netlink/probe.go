@@ -57,7 +57,8 @@ type LacksError struct {
 }
 
 func (e *LacksError) Error() string {
-	return fmt.Sprintf("nf_tables for %s lacks %s, which is in Linux since %s: %v", e.Family, e.Feature.Name, e.Feature.Since, e.Reason)
+	return fmt.Sprintf("nf_tables for %s lacks %s, which is in Linux since %s: %v",
+		e.Family, e.Feature.Name, e.Feature.Since, e.Reason)
 }
 
 func (e *LacksError) Unwrap() error { return e.Reason }

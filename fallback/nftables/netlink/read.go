@@ -155,12 +155,13 @@ type chain struct {
 
 // HasTable reports whether there is a table of a name, and its flags.
 func (c *Conn) HasTable(f k8s.Family, name string) (has bool, flags uint32, err error) {
-	err = c.objects(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func() { has = false }, func(b []byte, note func(...[]byte)) {
-		if text(attribute(b, unix.NFTA_TABLE_NAME)) == name {
-			has, flags = true, number(attribute(b, unix.NFTA_TABLE_FLAGS))
-			note(attribute(b, unix.NFTA_TABLE_FLAGS))
-		}
-	})
+	err = c.objects(unix.NFT_MSG_GETTABLE, family(f), func(*message) {}, func() { has = false },
+		func(b []byte, note func(...[]byte)) {
+			if text(attribute(b, unix.NFTA_TABLE_NAME)) == name {
+				has, flags = true, number(attribute(b, unix.NFTA_TABLE_FLAGS))
+				note(attribute(b, unix.NFTA_TABLE_FLAGS))
+			}
+		})
 	return has, flags, wrap("tables", err)
 }
 
@@ -185,8 +186,10 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 		}
 		hook := attribute(b, unix.NFTA_CHAIN_HOOK)
 		t.chains[text(attribute(b, unix.NFTA_CHAIN_NAME))] = chain{
-			hook: number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)), priority: number(attribute(hook, unix.NFTA_HOOK_PRIORITY)),
-			kind: text(attribute(b, unix.NFTA_CHAIN_TYPE)), policy: number(attribute(b, unix.NFTA_CHAIN_POLICY)),
+			hook:     number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)),
+			priority: number(attribute(hook, unix.NFTA_HOOK_PRIORITY)),
+			kind:     text(attribute(b, unix.NFTA_CHAIN_TYPE)),
+			policy:   number(attribute(b, unix.NFTA_CHAIN_POLICY)),
 		}
 		note(attribute(b, unix.NFTA_CHAIN_HANDLE), attribute(b, unix.NFTA_CHAIN_POLICY))
 	})
@@ -195,11 +198,12 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	}
 
 	rules := map[string][][]byte{}
-	err = c.objects(unix.NFT_MSG_GETRULE, family(f), inTable, func() { clear(rules) }, func(b []byte, note func(...[]byte)) {
-		name := text(attribute(b, unix.NFTA_RULE_CHAIN))
-		rules[name] = append(rules[name], bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS)))
-		note(attribute(b, unix.NFTA_RULE_HANDLE))
-	})
+	err = c.objects(unix.NFT_MSG_GETRULE, family(f), inTable, func() { clear(rules) },
+		func(b []byte, note func(...[]byte)) {
+			name := text(attribute(b, unix.NFTA_RULE_CHAIN))
+			rules[name] = append(rules[name], bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS)))
+			note(attribute(b, unix.NFTA_RULE_HANDLE))
+		})
 	if err != nil {
 		return nil, wrap("rules", err)
 	}
@@ -213,9 +217,12 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	sets := func() { t.sets = map[string]description{} }
 	sets()
 	err = c.objects(unix.NFT_MSG_GETSET, family(f), inTable, sets, func(b []byte, note func(...[]byte)) {
-		d := description{flags: number(attribute(b, unix.NFTA_SET_FLAGS)), keyType: number(attribute(b, unix.NFTA_SET_KEY_TYPE)),
-			keyLen: number(attribute(b, unix.NFTA_SET_KEY_LEN)), dataType: number(attribute(b, unix.NFTA_SET_DATA_TYPE)),
-			dataLen: number(attribute(b, unix.NFTA_SET_DATA_LEN)), size: number(attribute(attribute(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)),
+		d := description{flags: number(attribute(b, unix.NFTA_SET_FLAGS)),
+			keyType:  number(attribute(b, unix.NFTA_SET_KEY_TYPE)),
+			keyLen:   number(attribute(b, unix.NFTA_SET_KEY_LEN)),
+			dataType: number(attribute(b, unix.NFTA_SET_DATA_TYPE)),
+			dataLen:  number(attribute(b, unix.NFTA_SET_DATA_LEN)),
+			size:     number(attribute(attribute(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)),
 			counters: attribute(b, setExpr) != nil}
 		if timeout := attribute(b, unix.NFTA_SET_TIMEOUT); len(timeout) == 8 {
 			d.timeout = binary.BigEndian.Uint64(timeout)
@@ -235,7 +242,9 @@ func (c *Conn) ReadElements(t *Table) error {
 			continue
 		}
 		retry := func() {
-			maps.DeleteFunc(t.Elements, func(r rules.Ref, _ rules.Value) bool { return r.Set == rules.SetID(id) })
+			maps.DeleteFunc(t.Elements, func(r rules.Ref, _ rules.Value) bool {
+				return r.Set == rules.SetID(id)
+			})
 		}
 		err := c.elements(t.family, s.Name, retry, func(b []byte) {
 			r, v := elementOf(rules.SetID(id), b)
@@ -343,7 +352,8 @@ func (c *Conn) elements(f k8s.Family, set string, retry func(), each func(b []by
 	}, retry, func(b []byte, note func(...[]byte)) {
 		for _, e := range attributes(attribute(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			each(e)
-			note(attribute(e, unix.NFTA_SET_ELEM_KEY), attribute(e, setElemKeyEnd), attribute(e, unix.NFTA_SET_ELEM_DATA))
+			note(attribute(e, unix.NFTA_SET_ELEM_KEY), attribute(e, setElemKeyEnd),
+				attribute(e, unix.NFTA_SET_ELEM_DATA))
 		}
 	})
 	return wrap("elements of "+set, err)

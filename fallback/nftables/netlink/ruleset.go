@@ -72,29 +72,39 @@ func (e *expression) value(kind uint16) []byte  { return dataValue(e.data, kind)
 
 // newRuleset returns a ruleset with the base chains of a family.
 func newRuleset(ctx context.Context, c *Conn, f k8s.Family) *ruleset {
-	s := &ruleset{ctx: ctx, conn: c, rules: map[object][][]expression{}, sets: map[object]set{}, elements: map[elementID][]byte{}}
+	s := &ruleset{
+		ctx:      ctx,
+		conn:     c,
+		rules:    map[object][][]expression{},
+		sets:     map[object]set{},
+		elements: map[elementID][]byte{},
+	}
 	for _, fam := range []byte{unix.NFPROTO_INET, family(f)} {
 		dormant := map[string]bool{}
-		err := c.objects(unix.NFT_MSG_GETTABLE, fam, func(*message) {}, func() { clear(dormant) }, func(b []byte, note func(...[]byte)) {
-			dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
-			note(attribute(b, unix.NFTA_TABLE_NAME), attribute(b, unix.NFTA_TABLE_FLAGS))
-		})
+		err := c.objects(unix.NFT_MSG_GETTABLE, fam, func(*message) {}, func() { clear(dormant) },
+			func(b []byte, note func(...[]byte)) {
+				dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
+				note(attribute(b, unix.NFTA_TABLE_NAME), attribute(b, unix.NFTA_TABLE_FLAGS))
+			})
 
 		var list []baseChain
 		if err == nil {
-			err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil }, func(b []byte, note func(...[]byte)) {
-				note(attribute(b, unix.NFTA_CHAIN_HANDLE))
-				hook := attribute(b, unix.NFTA_CHAIN_HOOK)
-				t := table{fam, text(attribute(b, unix.NFTA_CHAIN_TABLE))}
-				if hook == nil || dormant[t.name] {
-					return
-				}
-				list = append(list, baseChain{
-					object: object{t, text(attribute(b, unix.NFTA_CHAIN_NAME))},
-					hook:   number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)), priority: int32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY))),
-					nat: text(attribute(b, unix.NFTA_CHAIN_TYPE)) == "nat", drops: number(attribute(b, unix.NFTA_CHAIN_POLICY)) != policyAccept,
+			err = c.objects(unix.NFT_MSG_GETCHAIN, fam, func(*message) {}, func() { list = nil },
+				func(b []byte, note func(...[]byte)) {
+					note(attribute(b, unix.NFTA_CHAIN_HANDLE))
+					hook := attribute(b, unix.NFTA_CHAIN_HOOK)
+					t := table{fam, text(attribute(b, unix.NFTA_CHAIN_TABLE))}
+					if hook == nil || dormant[t.name] {
+						return
+					}
+					list = append(list, baseChain{
+						object:   object{t, text(attribute(b, unix.NFTA_CHAIN_NAME))},
+						hook:     number(attribute(hook, unix.NFTA_HOOK_HOOKNUM)),
+						priority: int32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY))),
+						nat:      text(attribute(b, unix.NFTA_CHAIN_TYPE)) == "nat",
+						drops:    number(attribute(b, unix.NFTA_CHAIN_POLICY)) != policyAccept,
+					})
 				})
-			})
 		}
 
 		s.bases = append(s.bases, list...)
@@ -127,7 +137,8 @@ func (s *ruleset) chain(o object) [][]expression {
 		note(attribute(b, unix.NFTA_RULE_HANDLE))
 		var list []expression
 		for _, e := range attributes(bytes.Clone(attribute(b, unix.NFTA_RULE_EXPRESSIONS))) {
-			list = append(list, expression{text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)})
+			list = append(list,
+				expression{text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)})
 		}
 		rules = append(rules, list)
 	}))
@@ -181,7 +192,9 @@ func (s *ruleset) element(o object, key string) []byte {
 // Element returns an element of nkp's table; ok is false if it is not installed.
 func (c *Conn) Element(f k8s.Family, r rules.Ref) (n Count, ok bool, err error) {
 	s := &rules.Sets[r.Set]
-	b, err := c.element(object{table{family(f), rules.TableName}, s.Name}, func(m *message) { elementKey(m, []byte(r.Key)) })
+	b, err := c.element(object{table{family(f), rules.TableName}, s.Name}, func(m *message) {
+		elementKey(m, []byte(r.Key))
+	})
 	found, v := elementOf(r.Set, b)
 	if found != r { // a range that begins elsewhere matches, too
 		return n, false, wrap("elements of "+s.Name, err)
@@ -201,7 +214,8 @@ func (c *Conn) element(o object, fill func(*message)) (found []byte, err error) 
 		m.endNest(item)
 		m.endNest(list)
 	}, func(h header) bool {
-		found = bytes.Clone(attribute(attribute(h.data[genericSize:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), unix.NFTA_LIST_ELEM))
+		found = bytes.Clone(attribute(attribute(h.data[genericSize:], unix.NFTA_SET_ELEM_LIST_ELEMENTS),
+			unix.NFTA_LIST_ELEM))
 		return true
 	})
 	if errors.Is(err, unix.ENOENT) {

@@ -139,7 +139,13 @@ func (g *Group) Watch(f k8s.Family, own uint32) (*Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watch{Changed: make(chan struct{}, 1), group: g, family: f, own: own, file: os.NewFile(uintptr(fd), "netlink")}
+	w := &Watch{
+		Changed: make(chan struct{}, 1),
+		group:   g,
+		family:  f,
+		own:     own,
+		file:    os.NewFile(uintptr(fd), "netlink"),
+	}
 	if w.raw, err = w.file.SyscallConn(); err != nil {
 		_ = w.file.Close()
 		return nil, err

@@ -75,8 +75,10 @@ func (c *Compiler) Fixed() Fixed {
 			}
 			return Sets[s].Name
 		}
-		chain(p+"pick", Rule{Lookup{key, set(Affinity, NodePortAffinity)}}, Rule{Lookup{key, set(Spread, NodePortSpread)}})
-		chain(p+"pick-local", Rule{Lookup{key, set(AffinityLocal, NodePortAffinityLocal)}}, Rule{Lookup{key, set(SpreadLocal, NodePortSpreadLocal)}})
+		chain(p+"pick", Rule{Lookup{key, set(Affinity, NodePortAffinity)}},
+			Rule{Lookup{key, set(Spread, NodePortSpread)}})
+		chain(p+"pick-local", Rule{Lookup{key, set(AffinityLocal, NodePortAffinityLocal)}},
+			Rule{Lookup{key, set(SpreadLocal, NodePortSpreadLocal)}})
 		for _, set := range k8s.Sets {
 			chain(p+"external"+suffix(set), c.external(set, func(r k8s.Route, last bool) (rule Rule) {
 				if r.Masquerade {
@@ -92,7 +94,8 @@ func (c *Compiler) Fixed() Fixed {
 	for _, set := range k8s.Sets {
 		s := suffix(set)
 		chain("cluster-ip"+s, append(c.masqueradeClients(mark), Rule{Goto{"pick" + s}})...)
-		chain("firewall"+s, Rule{In{append(fields(false), Saddr), Sets[SourceRanges].Name}, Goto{"external" + s}})
+		chain("firewall"+s,
+			Rule{In{append(fields(false), Saddr), Sets[SourceRanges].Name}, Goto{"external" + s}})
 	}
 	nodePorts := Rule{Local{Daddr}}
 	switch {
@@ -101,14 +104,18 @@ func (c *Compiler) Fixed() Fixed {
 	case !c.LocalhostNodePorts:
 		nodePorts = append(nodePorts, Prefix{Field: Daddr, Not: true, Prefix: serving.Loopback4})
 	}
-	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
+	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}},
+		append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
 
 	c.connectionChains(chain)
 
 	chain(noEndpoint, Rule{Reject{}})
 	chain(noLocalEndpoint, Rule{Drop{}})
 	chain(sourceRange, Rule{Drop{}})
-	refuse := []Rule{{Lookup{fields(false), Sets[Refused].Name}}, append(slices.Clone(nodePorts), Lookup{fields(true), Sets[RefusedNodePorts].Name})}
+	refuse := []Rule{
+		{Lookup{fields(false), Sets[Refused].Name}},
+		append(slices.Clone(nodePorts), Lookup{fields(true), Sets[RefusedNodePorts].Name}),
+	}
 	chain("refuse", refuse...)
 	chain(CountsUnserved, append(refuse, c.unserved()...)...)
 
@@ -123,7 +130,8 @@ func (c *Compiler) Fixed() Fixed {
 	return f
 }
 
-// connectionChains makes the chains that find the frontend of a translated connection by its original destination.
+// connectionChains makes the chains that find the frontend of a translated connection by its original
+// destination.
 func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
 	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards
@@ -139,7 +147,10 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 			var count []Rule
 			for _, p := range protocolNumbers {
 				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
-					Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, In{original[1:], Sets[sets[1]].Name}, Return{}},
+					Rule{
+						Protocol{p}, In{original[:1], Sets[NodeIPs].Name},
+						In{original[1:], Sets[sets[1]].Name}, Return{},
+					},
 					Rule{Protocol{p}, unlisted, In{original[1:], Sets[sets[1]].Name}, Return{}})
 			}
 			chain(name, count...)
@@ -147,9 +158,13 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 	}
 
 	var remember []Rule
-	for _, p := range protocolNumbers { // nft has the type of an original port only once the protocol is matched
+	// nft has the type of an original port only once the protocol is matched
+	for _, p := range protocolNumbers {
 		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
-			Rule{Protocol{p}, In{original[:1], Sets[NodeIPs].Name}, Lookup{original[1:], Sets[NodePortRemember].Name}},
+			Rule{
+				Protocol{p}, In{original[:1], Sets[NodeIPs].Name},
+				Lookup{original[1:], Sets[NodePortRemember].Name},
+			},
 			Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[NodePortRemember].Name}})
 	}
 	chain("remember", remember...)
@@ -157,7 +172,9 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 
 // countChains are the chains that count packets of translated connections in both directions, with the sets
 // that have the counters.
-var countChains = map[string][2]SetID{"count-in": {TrafficIn, NodePortTrafficIn}, "count-out": {TrafficOut, NodePortTrafficOut}}
+var countChains = map[string][2]SetID{
+	"count-in": {TrafficIn, NodePortTrafficIn}, "count-out": {TrafficOut, NodePortTrafficOut},
+}
 
 // count returns the rules that have packets of translated connections counted, for the base chains behind the
 // translation. What the node sends to itself is counted in hook output alone.
@@ -168,7 +185,9 @@ func (c *Compiler) count(prerouting bool) (list []Rule) {
 			r = Rule{Device{Name: "lo", Not: true}}
 		}
 		if c.CountTraffic {
-			list = append(list, append(r, Translated{}, Answer{answer}, Jump{map[bool]string{false: "count-in", true: "count-out"}[answer]}))
+			list = append(list,
+				append(r, Translated{}, Answer{answer},
+					Jump{map[bool]string{false: "count-in", true: "count-out"}[answer]}))
 		}
 	}
 	return list
@@ -254,8 +273,10 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 
 	if c.Scope == serving.Own { // traffic from the node to itself
-		base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Local{Daddr}, Jump{"refuse"}})
-		base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
+		base("filter-output", Hook{"filter", "output", priorityFilter},
+			Rule{isNew, Local{Daddr}, Jump{"refuse"}})
+		base("remember-output", Hook{"filter", "output", priorityRemember},
+			append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
 		base("output", Hook{"nat", "output", priorityDNAT}, Rule{Local{Daddr}, Jump{"services"}})
 		return
 	}
@@ -276,8 +297,10 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 
 	base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Jump{CountsUnserved}})
-	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember}, append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
-	base("remember-output", Hook{"filter", "output", priorityRemember}, append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
+	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember},
+		append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
+	base("remember-output", Hook{"filter", "output", priorityRemember},
+		append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
 	base("prerouting", Hook{"nat", "prerouting", priorityDNAT}, served(Jump{"services"}))
 	base("output", Hook{"nat", "output", priorityDNAT}, Rule{Jump{"services"}})
 }

@@ -61,7 +61,12 @@ func MatchDevices(patterns, names, in []string) (match []string, left int) {
 // FlowtableFeature is what Config.FlowtableDevices needs of the kernel beyond Features: one with
 // CONFIG_NF_FLOW_TABLE, and devices that come and go.
 func FlowtableFeature() []Feature {
-	return []Feature{{Name: "flowtables (CONFIG_NF_FLOW_TABLE)", Since: "5.8", Flowtable: true, Chains: []Chain{fastPath(nil)}}}
+	return []Feature{{
+		Name:      "flowtables (CONFIG_NF_FLOW_TABLE)",
+		Since:     "5.8",
+		Flowtable: true,
+		Chains:    []Chain{fastPath(nil)},
+	}}
 }
 
 // Devices returns the patterns of the flowtable's devices; empty: the table has no flowtable, because nothing

@@ -21,7 +21,14 @@ const (
 	OriginalDport              // the same port
 )
 
-var fieldText = map[Field]string{Saddr: "saddr", Daddr: "daddr", L4Proto: "meta l4proto", Dport: "th dport", OriginalDaddr: "daddr", OriginalDport: "ct original proto-dst"}
+var fieldText = map[Field]string{
+	Saddr:         "saddr",
+	Daddr:         "daddr",
+	L4Proto:       "meta l4proto",
+	Dport:         "th dport",
+	OriginalDaddr: "daddr",
+	OriginalDport: "ct original proto-dst",
+}
 
 // Rule is a rule of a chain. Its statements are evaluated in order, until one does not match.
 type Rule []Statement

@@ -84,13 +84,16 @@ func (r *Ruleset) String() string {
 		s.write(&b, r.Family, nil)
 	}
 	if len(r.Devices) > 0 {
-		fmt.Fprintf(&b, "\t# nkp adds the devices that match: %s\n\tflowtable %s {\n\t\thook ingress priority %d\n\t}\n", strings.Join(r.Devices, ", "), Flowtable, priorityFilter)
+		fmt.Fprintf(&b,
+			"\t# nkp adds the devices that match: %s\n\tflowtable %s {\n\t\thook ingress priority %d\n\t}\n",
+			strings.Join(r.Devices, ", "), Flowtable, priorityFilter)
 	}
 
 	for _, c := range r.Chains {
 		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
 		if c.Hook.Type != "" {
-			fmt.Fprintf(&b, "\t\ttype %s hook %s priority %d; policy accept;\n", c.Hook.Type, c.Hook.Hook, c.Hook.Priority)
+			fmt.Fprintf(&b, "\t\ttype %s hook %s priority %d; policy accept;\n",
+				c.Hook.Type, c.Hook.Hook, c.Hook.Priority)
 		}
 		for _, rule := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s\n", rule.Text(r.Family))
@@ -153,7 +156,8 @@ func (s *Set) typeText(f k8s.Family) string {
 		return strings.Join(parts, " . ")
 	}
 	text := word + join(s.Key)
-	return text + cmp.Or(map[bool]string{true: " : verdict"}[s.Verdicts], map[bool]string{true: " : " + join(s.Data)}[len(s.Data) > 0])
+	return text + cmp.Or(map[bool]string{true: " : verdict"}[s.Verdicts],
+		map[bool]string{true: " : " + join(s.Data)}[len(s.Data) > 0])
 }
 
 var (

@@ -64,7 +64,8 @@ func detector(d k8s.Detector, f k8s.Family) (pods []Statement, others Rule) {
 	case d.Bridge != "":
 		return []Statement{Device{Name: d.Bridge}}, Rule{Device{Name: d.Bridge, Not: true}}
 	case d.InterfacePrefix != "":
-		return []Statement{Device{Name: d.InterfacePrefix + "*"}}, Rule{Device{Name: d.InterfacePrefix + "*", Not: true}}
+		return []Statement{Device{Name: d.InterfacePrefix + "*"}},
+			Rule{Device{Name: d.InterfacePrefix + "*", Not: true}}
 	}
 	for _, p := range d.CIDRs {
 		if k8s.FamilyOf(p.Addr()) == f {
@@ -124,7 +125,14 @@ type builder struct {
 // Service returns what a Service port needs. Frontends that are not served (k8s.Router) are left out. slots
 // are AssignPorts' for it.
 func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
-	b := &builder{Compiler: c, ServicePort: p, slots: slots, proto: protocols[p.Name.Protocol], hash: serving.PortHash(p.Name), names: map[string]bool{}}
+	b := &builder{
+		Compiler:    c,
+		ServicePort: p,
+		slots:       slots,
+		proto:       protocols[p.Name.Protocol],
+		hash:        serving.PortHash(p.Name),
+		names:       map[string]bool{},
+	}
 	b.first = b.sharedSlots()
 	b.out.Elements = Elements{}
 	for i := range p.Frontends {
@@ -230,7 +238,8 @@ func (b *builder) pick(a at, set k8s.Set) {
 	slots, offset := b.slots[set], slotOffset(set)
 	spreadSet, affinitySet := a.in(Spread, NodePortSpread), a.in(Affinity, NodePortAffinity)
 	if set == k8s.OnNode {
-		spreadSet, affinitySet = a.in(SpreadLocal, NodePortSpreadLocal), a.in(AffinityLocal, NodePortAffinityLocal)
+		spreadSet, affinitySet = a.in(SpreadLocal, NodePortSpreadLocal), a.in(AffinityLocal,
+			NodePortAffinityLocal)
 	}
 	if _, has := b.out.Elements[a.slot(offset)]; !has {
 		for i, e := range slots {

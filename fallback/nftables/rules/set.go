@@ -59,30 +59,33 @@ type SetID uint8
 
 // The sets of a table. A frontend is an address, protocol and port; a NodePort is a protocol and port.
 const (
-	Services              SetID = iota // frontend -> chain for its kind of address; counts connections
-	NodePorts                          // NodePort -> the same
-	Spread                             // frontend -> chain that picks among the endpoints of policy Cluster
-	SpreadLocal                        // the same for policy Local
-	NodePortSpread                     // NodePort -> chain that picks among the endpoints of policy Cluster
-	NodePortSpreadLocal                // the same for policy Local
-	Affinity                           // frontend with session affinity -> chain that finds the client's endpoint
-	AffinityLocal                      // the same for policy Local
-	NodePortAffinity                   // NodePort with session affinity -> chain that finds the client's endpoint
-	NodePortAffinityLocal              // the same for policy Local
-	Remember                           // frontend with session affinity -> chain that records the client's endpoint
-	NodePortRemember                   // the same for a NodePort
-	Endpoints                          // frontend, slot -> endpoint
-	NodePortEndpoints                  // NodePort, slot -> endpoint
-	Refused                            // frontend that is not served -> chain that refuses; counts packets
-	RefusedNodePorts                   // the same for a NodePort
-	TrafficIn                          // frontend that is served; counts packets and bytes of its clients
-	TrafficOut                         // the same for answers
-	NodePortTrafficIn                  // NodePort that is served; counts packets and bytes of its clients
-	NodePortTrafficOut                 // the same for answers
-	NodeIPs                            // the node's addresses
-	ClusterIPs                         // ClusterIPs, whose other ports are refused
-	Hairpin                            // endpoint's address, twice: it is its own client
-	SourceRanges                       // frontend, client range that is allowed
+	Services            SetID = iota // frontend -> chain for its kind of address; counts connections
+	NodePorts                        // NodePort -> the same
+	Spread                           // frontend -> chain that picks among the endpoints of policy Cluster
+	SpreadLocal                      // the same for policy Local
+	NodePortSpread                   // NodePort -> chain that picks among the endpoints of policy Cluster
+	NodePortSpreadLocal              // the same for policy Local
+	// frontend with session affinity -> chain that finds the client's endpoint
+	Affinity
+	AffinityLocal // the same for policy Local
+	// NodePort with session affinity -> chain that finds the client's endpoint
+	NodePortAffinity
+	NodePortAffinityLocal // the same for policy Local
+	// frontend with session affinity -> chain that records the client's endpoint
+	Remember
+	NodePortRemember   // the same for a NodePort
+	Endpoints          // frontend, slot -> endpoint
+	NodePortEndpoints  // NodePort, slot -> endpoint
+	Refused            // frontend that is not served -> chain that refuses; counts packets
+	RefusedNodePorts   // the same for a NodePort
+	TrafficIn          // frontend that is served; counts packets and bytes of its clients
+	TrafficOut         // the same for answers
+	NodePortTrafficIn  // NodePort that is served; counts packets and bytes of its clients
+	NodePortTrafficOut // the same for answers
+	NodeIPs            // the node's addresses
+	ClusterIPs         // ClusterIPs, whose other ports are refused
+	Hairpin            // endpoint's address, twice: it is its own client
+	SourceRanges       // frontend, client range that is allowed
 	setCount
 )
 
@@ -105,18 +108,30 @@ var Sets = [setCount]Set{
 	NodePortAffinityLocal: {Name: "nodeport-affinity-local", Key: nodePortKey, Verdicts: true},
 	Remember:              {Name: "remember", Key: frontendKey, Verdicts: true},
 	NodePortRemember:      {Name: "nodeport-remember", Key: nodePortKey, Verdicts: true},
-	Endpoints:             {Name: "endpoints", Key: append(slices.Clone(frontendKey), Number), Data: []Type{Addr, Port}},
-	NodePortEndpoints:     {Name: "nodeport-endpoints", Key: append(slices.Clone(nodePortKey), Number), Data: []Type{Addr, Port}},
-	Refused:               {Name: "refused", Key: frontendKey, Verdicts: true, Counters: true},
-	RefusedNodePorts:      {Name: "refused-nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
-	TrafficIn:             {Name: "traffic-in", Key: frontendKey, Counters: true},
-	TrafficOut:            {Name: "traffic-out", Key: frontendKey, Counters: true},
-	NodePortTrafficIn:     {Name: "nodeport-traffic-in", Key: nodePortKey, Counters: true},
-	NodePortTrafficOut:    {Name: "nodeport-traffic-out", Key: nodePortKey, Counters: true},
-	NodeIPs:               {Name: "node-ips", Key: []Type{Addr}},
-	ClusterIPs:            {Name: "cluster-ips", Key: []Type{Addr}},
-	Hairpin:               {Name: "hairpin", Key: []Type{Addr, Addr}},
-	SourceRanges:          {Name: "source-ranges", Key: append(slices.Clone(frontendKey), Addr), Interval: true},
+	Endpoints: {
+		Name: "endpoints",
+		Key:  append(slices.Clone(frontendKey), Number),
+		Data: []Type{Addr, Port},
+	},
+	NodePortEndpoints: {
+		Name: "nodeport-endpoints",
+		Key:  append(slices.Clone(nodePortKey), Number),
+		Data: []Type{Addr, Port},
+	},
+	Refused:            {Name: "refused", Key: frontendKey, Verdicts: true, Counters: true},
+	RefusedNodePorts:   {Name: "refused-nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
+	TrafficIn:          {Name: "traffic-in", Key: frontendKey, Counters: true},
+	TrafficOut:         {Name: "traffic-out", Key: frontendKey, Counters: true},
+	NodePortTrafficIn:  {Name: "nodeport-traffic-in", Key: nodePortKey, Counters: true},
+	NodePortTrafficOut: {Name: "nodeport-traffic-out", Key: nodePortKey, Counters: true},
+	NodeIPs:            {Name: "node-ips", Key: []Type{Addr}},
+	ClusterIPs:         {Name: "cluster-ips", Key: []Type{Addr}},
+	Hairpin:            {Name: "hairpin", Key: []Type{Addr, Addr}},
+	SourceRanges: {
+		Name:     "source-ranges",
+		Key:      append(slices.Clone(frontendKey), Addr),
+		Interval: true,
+	},
 }
 
 // Ref identifies an element: a set and a key.

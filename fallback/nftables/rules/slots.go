@@ -103,7 +103,11 @@ func (s spread) chain() Chain { return Chain{Name: s.name(), Rules: s.draws(neti
 func (s spread) draws(at netip.Addr) (list []Rule) {
 	draw := func(size int) {
 		list = append(list, Rule{DNAT{
-			Key: fields(s.isPorts), At: at, Modulus: uint32(size), Offset: slotOffset(s.of), Map: Sets[endpointSet(s.isPorts)].Name,
+			Key:     fields(s.isPorts),
+			At:      at,
+			Modulus: uint32(size),
+			Offset:  slotOffset(s.of),
+			Map:     Sets[endpointSet(s.isPorts)].Name,
 		}})
 	}
 	if s.size > 2 {
