@@ -15,7 +15,9 @@ const countersAge = time.Second
 // Counters returns the number of connections of every Service port since its rules were installed, from the
 // counters of these rules. Where packets and bytes are nil, note explains why. The result is shared and must
 // not be changed.
-func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
+func (p *Plane) Counters(
+	ctx context.Context,
+) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if _, backend := p.Options(); backend == "" {
 		return map[k8s.PortName]k8s.Counters{}, p.kernel.Uncounted(), nil // nothing is installed yet
 	}

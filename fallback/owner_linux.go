@@ -44,7 +44,8 @@ func (p *Plane) own(ctx context.Context) (release func(), err error) {
 		case lock != nil:
 			return func() { _, _ = os.Remove(file), lock.Close() }, nil
 		case time.Since(begun) >= ownerWait:
-			return nil, fmt.Errorf("another nkp (%s) programs iptables or nftables in this network namespace already: stop it, or run no second one (%s is locked)", who, file)
+			return nil, fmt.Errorf("another nkp (%s) programs iptables or nftables in this network namespace already: "+
+				"stop it, or run no second one (%s is locked)", who, file)
 		}
 		select {
 		case <-ctx.Done():
@@ -60,8 +61,8 @@ func netnsFile(kind string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(lockDir, fmt.Sprintf("netns-%d.%s",
-		ns.Sys().(*syscall.Stat_t).Ino, kind)), os.MkdirAll(lockDir, 0o755)
+	name := fmt.Sprintf("netns-%d.%s", ns.Sys().(*syscall.Stat_t).Ino, kind)
+	return filepath.Join(lockDir, name), os.MkdirAll(lockDir, 0o755)
 }
 
 // netnsCookie returns a number that no other network namespace has until the machine restarts, unlike that in

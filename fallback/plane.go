@@ -33,8 +33,10 @@ type Kernel interface {
 	// Diff returns how the installed rules differ from those that a model calls for.
 	Diff(ctx context.Context, m *k8s.Model, o Options, backend string) (string, error)
 	// Count adds what the rules have counted: to all, for each Service port of the model, and to dropped.
-	Count(ctx context.Context, m *k8s.Model, o Options, backend string, all map[k8s.PortName]k8s.Counters,
-		dropped map[dataplane.DropKey]uint64) error
+	Count(
+		ctx context.Context, m *k8s.Model, o Options, backend string,
+		all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64,
+	) error
 	// Uncounted says why there are no packets and bytes in what Count adds; "": there are.
 	Uncounted() string
 	// List adds what is installed of the Service ports of a model.
@@ -113,8 +115,8 @@ func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	p.model.Node, p.model.Detector, p.model.ServiceCIDRs = m.Node, m.Detector, m.ServiceCIDRs
 	apply(p.model, c)
 	p.mu.Unlock()
-	// or a family that is done before the next one has its update would be in step with all there is
 	if first {
+		// Else a family that is done before the next one has its update would be in step with all there is.
 		p.queue(p.opts.ToServe()...)
 	}
 	for _, in := range p.inbox {
@@ -210,7 +212,8 @@ func (p *Plane) Chosen(backend, reason, version string, randomFully bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.opts.RandomFully = randomFully
-	p.status.Backend, p.status.Reason, p.status.Version, p.status.RandomFully = backend, reason, version, randomFully
+	p.status.Backend, p.status.Reason = backend, reason
+	p.status.Version, p.status.RandomFully = version, randomFully
 }
 
 // Failed records why no family is served yet. For Kernel.Open.

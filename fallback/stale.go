@@ -55,7 +55,8 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 
 	s := f.waiting[n]
 	if s == nil && len(f.waiting) >= maxStale {
-		f.worker.Log.Error("too many Services have UDP connections to delete: connections of this one to endpoints that are gone stay until their clients pause",
+		f.worker.Log.Error("too many Services have UDP connections to delete: "+
+			"connections of this one to endpoints that are gone stay until their clients pause",
 			"service", n, "waiting", len(f.waiting))
 		return
 	}
@@ -98,9 +99,7 @@ func comes(before, after *k8s.ServicePort) bool {
 		shadowedBy string
 	}
 	of := func(f *k8s.Frontend) frontend {
-		return frontend{
-			netip.AddrPortFrom(f.Address, f.Port), f.ShadowedBy,
-		}
+		return frontend{netip.AddrPortFrom(f.Address, f.Port), f.ShadowedBy}
 	}
 	were := make(map[frontend]bool, len(before.Frontends))
 	for i := range before.Frontends {
@@ -149,7 +148,8 @@ func (f *StaleForgetter) Run() {
 
 	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
-		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, TCP from before the Service was served",
+		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, "+
+			"TCP from before the Service was served",
 			"connections", n)
 	}
 

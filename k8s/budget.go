@@ -169,7 +169,8 @@ func (t *Tracker) costOf(s *service) (cost int, refused string) {
 	case cost > limit:
 		refused = fmt.Sprintf(wouldTake+"a Service may take %d (--cost-limit)", rounded(cost), limit)
 	case largest > limit/portShare:
-		refused = fmt.Sprintf(wouldTake+"one of its ports alone %d of them, and a port may take %d (an eighth of --cost-limit)",
+		refused = fmt.Sprintf(wouldTake+"one of its ports alone %d of them, "+
+			"and a port may take %d (an eighth of --cost-limit)",
 			rounded(cost), rounded(largest), limit/portShare)
 	}
 	return cost, refused
@@ -278,8 +279,8 @@ func (t *Tracker) refuseSums() {
 	for order := slices.SortedFunc(maps.Keys(left), most); limits.Node > 0 && total > limits.Node; {
 		largest, others := order[0], order[1:]
 		refuse(largest, fmt.Sprintf("all Services of the node together may take %d (--cost-limit-node): "+
-			"of those that do not fit the newest of the largest namespace, here %s, are refused", limits.Node,
-			largest))
+			"of those that do not fit the newest of the largest namespace, here %s, are refused",
+			limits.Node, largest))
 		at, _ := slices.BinarySearchFunc(others, largest, most)
 		copy(order, others[:at])
 		order[at] = largest

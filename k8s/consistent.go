@@ -97,7 +97,8 @@ func (c *Consistent) Slots() []int {
 	}
 
 	// The worst slots of endpoints that have too many go to the best endpoints that have room.
-	for _, slot := range sorted(func(slot int) bool { return have[owner[slot]] > most[owner[slot]] }, func(slot int) uint64 { return score(owner[slot], slot) }) {
+	tooMany := func(slot int) bool { return have[owner[slot]] > most[owner[slot]] }
+	for _, slot := range sorted(tooMany, func(slot int) uint64 { return score(owner[slot], slot) }) {
 		if from := owner[slot]; have[from] > most[from] {
 			move(slot, bestOf(n, func(i int) uint64 {
 				if have[i] >= most[i] {
@@ -113,7 +114,8 @@ func (c *Consistent) Slots() []int {
 		if have[i] >= least[i] {
 			continue
 		}
-		for _, slot := range sorted(func(slot int) bool { return owner[slot] != i }, func(slot int) uint64 { return ^score(i, slot) }) {
+		others := func(slot int) bool { return owner[slot] != i }
+		for _, slot := range sorted(others, func(slot int) uint64 { return ^score(i, slot) }) {
 			if from := owner[slot]; have[i] < least[i] && have[from] > least[from] {
 				move(slot, i)
 			}
@@ -288,6 +290,7 @@ func (d *serviceDef) consistent(o *v1.Service, p *portDef) *Consistent {
 		c.Address = outside[0].Address
 		more = slices.IndexFunc(outside, func(f frontendDef) bool { return f.Address != c.Address })
 	}
+
 	switch name := p.name; {
 	case name.Protocol == v1.ProtocolSCTP:
 		d.warn(consistentField, "has no effect on SCTP port %s", name)
@@ -323,13 +326,18 @@ func (c *Consistent) with(all []candidate, warnings *[]Warning) *Consistent {
 	if len(es) == 0 {
 		return nil
 	}
+
 	for i := range in {
 		if a := &in[i]; use(a) && a.node == "" {
-			*warnings = append(*warnings, Warning{Field: consistentField.String(),
-				Text: "has no effect: endpoint " + a.at.String() + " has no nodeName, so that no node would translate its replies"})
+			*warnings = append(*warnings, Warning{
+				Field: consistentField.String(),
+				Text: "has no effect: endpoint " + a.at.String() + " has no nodeName, " +
+					"so that no node would translate its replies",
+			})
 			return nil
 		}
 	}
+
 	leaving := pick(all, func(a *candidate) bool {
 		return (a.ready || a.serving) && a.node != "" && !holds(es, a.at)
 	})

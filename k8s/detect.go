@@ -46,7 +46,8 @@ func (t *Tracker) detector(node *Node) Detector {
 // warnDetector returns a warning if detection cannot work yet.
 func (t *Tracker) warnDetector() []Warning {
 	if t.opts.DetectLocal.Mode == DetectByNodeCIDR && len(t.model.Node.PodCIDRs) == 0 {
-		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs yet: no client counts as a pod of this node", t.model.Node.Name)}}
+		return []Warning{{Text: fmt.Sprintf("--detect-local-mode NodeCIDR: node %s has no spec.podCIDRs "+
+			"yet: no client counts as a pod of this node", t.model.Node.Name)}}
 	}
 	return nil
 }

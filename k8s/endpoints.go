@@ -41,11 +41,10 @@ func (s *service) candidates(p *portDef, node string) []candidate {
 			}
 			for i := range sl.endpoints {
 				e := &sl.endpoints[i]
-				all = append(all,
-					candidate{
-						e, netip.AddrPortFrom(e.addr, sp.port), node != "" && e.node == node,
-						p.weights.at(e.addr), sl,
-					})
+				all = append(all, candidate{
+					e, netip.AddrPortFrom(e.addr, sp.port), node != "" && e.node == node,
+					p.weights.at(e.addr), sl,
+				})
 			}
 		}
 	}

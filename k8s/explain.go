@@ -58,7 +58,8 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 			Serving:     c.serving,
 			Terminating: c.terminating,
 			Weight:      int(c.weight),
-			InCluster:   holds(cluster, c.at), InLocal: holds(local, c.at),
+			InCluster:   holds(cluster, c.at),
+			InLocal:     holds(local, c.at),
 		}
 
 		if n := t.nodes[c.node]; n != nil {

@@ -241,8 +241,10 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 	for _, sl := range s.slices {
 		ws := sl.warnings
 		if s.def == nil && !sl.otherName {
-			ws = append(slices.Clip(ws), Warning{Text: fmt.Sprintf("its Service %s does not exist",
-				s.name), Passing: true})
+			ws = append(slices.Clip(ws), Warning{
+				Text:    fmt.Sprintf("its Service %s does not exist", s.name),
+				Passing: true,
+			})
 		}
 		t.warnings.set(Ref{KindEndpointSlice, s.name.Namespace, sl.name}, sl.origin, ws)
 	}

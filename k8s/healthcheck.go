@@ -10,7 +10,8 @@ import (
 // healthCheckPort returns the health check node port of a Service; 0: none. Only type LoadBalancer with
 // externalTrafficPolicy Local has one.
 func healthCheckPort(o *v1.Service) uint16 {
-	if o.Spec.Type != v1.ServiceTypeLoadBalancer || o.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
+	if o.Spec.Type != v1.ServiceTypeLoadBalancer ||
+		o.Spec.ExternalTrafficPolicy != v1.ServiceExternalTrafficPolicyLocal {
 		return 0
 	}
 	if p := o.Spec.HealthCheckNodePort; p > 0 && p <= 65535 {

@@ -170,7 +170,9 @@ func (t *Tracker) movesNodePorts(before, after *Node) bool {
 // NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's
 // primary one, and those of Local and also that are in the ranges. restricted is false if they are served at
 // every address: without primary no range is of the family, or one contains all of it.
-func (n *Node) NodePortAddrs(f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr) (addrs []netip.Addr, restricted bool) {
+func (n *Node) NodePortAddrs(
+	f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr,
+) (addrs []netip.Addr, restricted bool) {
 	if primary {
 		restricted = true
 		if ip := f.First(n.IPs); ip.IsValid() {
@@ -217,7 +219,7 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	// source ranges with a node's address cost more
+	// Source ranges with a node's address cost more.
 	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs)
 	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
@@ -241,12 +243,13 @@ func (t *Tracker) warnNode() {
 	for _, f := range []Family{IPv4, IPv6} {
 		if ips, restricted := t.nodePortIPs(&t.model.Node, f); restricted && len(ips) == 0 {
 			if !t.opts.NodePortPrimary {
-				ws = append(ws, Warning{Text: fmt.Sprintf("the NodePort addresses %v contain no %s address of node %s: no NodePort is served over %s",
+				ws = append(ws, Warning{Text: fmt.Sprintf(
+					"the NodePort addresses %v contain no %s address of node %s: "+
+						"no NodePort is served over %s",
 					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
 			} else if len(t.model.Node.IPs) == 0 { // a single-family node needs no warning
-				ws = append(ws,
-					Warning{Text: fmt.Sprintf("node %s has no address yet: no NodePort is served over %s",
-						t.model.Node.Name, f)})
+				ws = append(ws, Warning{Text: fmt.Sprintf(
+					"node %s has no address yet: no NodePort is served over %s", t.model.Node.Name, f)})
 			}
 		}
 	}

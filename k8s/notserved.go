@@ -32,7 +32,8 @@ func (t *Tracker) NotServed(at netip.AddrPort, protocol Protocol, local bool) (l
 	for _, s := range t.services {
 		for _, n := range s.notServed() {
 			name := n.Service
-			if name.Protocol == protocol && name.Family == FamilyOf(at.Addr()) && n.Addr.Port() == at.Port() &&
+			if name.Protocol == protocol && name.Family == FamilyOf(at.Addr()) &&
+				n.Addr.Port() == at.Port() &&
 				(n.Type == NodePort && local || n.Type != NodePort && n.Addr.Addr() == at.Addr()) {
 				list = append(list, n)
 			}

@@ -79,22 +79,27 @@ func (t *Tracker) overlap(name ServiceName, f *frontendDef) string {
 	if skipped, ok := t.SkippedAt(f.Address); ok {
 		owners = append(slices.Clip(owners), skipped)
 	}
+
 	for _, owner := range owners {
 		if owner != name {
-			return fmt.Sprintf("%s is the cluster IP of Service %s. That Service keeps its own ports; this one takes all others that it names (CVE-2020-8554). "+
-				"Remove it", f.Address, owner)
+			return fmt.Sprintf("%s is the cluster IP of Service %s. That Service keeps its own ports; "+
+				"this one takes all others that it names (CVE-2020-8554). Remove it",
+				f.Address, owner)
 		}
 	}
+
 	if slices.Contains(t.addresses.cluster[f.Address], name) {
 		return "" // its own cluster IP: winner reports conflicts per port
 	}
 	if f.Type == ExternalIP && slices.Contains(t.model.Node.Local, f.Address) {
-		return fmt.Sprintf("%s is an address of node %s: this Service's ports there lead to the Service, not to programs of the node that listen on them. %s",
+		return fmt.Sprintf("%s is an address of node %s: this Service's ports there lead to the Service, "+
+			"not to programs of the node that listen on them. %s",
 			f.Address, t.model.Node.Name, advice)
 	}
 	for _, r := range t.model.ServiceCIDRs {
 		if r.Contains(f.Address) {
-			return fmt.Sprintf("%s is inside the Service range %s: a Service that gets it as its cluster IP takes it over. %s", f.Address, r, advice)
+			return fmt.Sprintf("%s is inside the Service range %s: "+
+				"a Service that gets it as its cluster IP takes it over. %s", f.Address, r, advice)
 		}
 	}
 	return ""

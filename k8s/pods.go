@@ -15,7 +15,8 @@ func AppendPodIPs(ips []netip.Addr, o *discoveryv1.EndpointSlice, namespace, pod
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name != pod || len(e.Addresses) == 0 {
+		if e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name != pod ||
+			len(e.Addresses) == 0 {
 			continue
 		}
 		if ip, ok := ParseAddr(e.Addresses[0]); ok && !slices.Contains(ips, ip) {

@@ -31,10 +31,10 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 		for _, e := range c.Serving() {
 			if addr := e.Addr.Addr(); !seen[addr] {
 				seen[addr] = true
-				list = append(list,
-					relay{
-						claimKey{addr, c.Relay, p.name.Protocol}, claim{created: s.def.created, name: p.name},
-					})
+				list = append(list, relay{
+					claimKey{addr, c.Relay, p.name.Protocol},
+					claim{created: s.def.created, name: p.name},
+				})
 			}
 		}
 	}
@@ -95,7 +95,8 @@ func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
 				continue
 			}
 		}
-		return fmt.Sprintf("has no effect: %s/%s, where other nodes would send on what is for endpoint %s, belongs to Service %s",
+		return fmt.Sprintf("has no effect: %s/%s, where other nodes would send on what is for endpoint %s, "+
+			"belongs to Service %s",
 			netip.AddrPortFrom(key.addr, key.port), key.protocol, e.Addr, owner[0].name)
 	}
 	return ""

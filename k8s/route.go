@@ -132,6 +132,7 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 	if from == Pod && !known {
 		from = Outside
 	}
+
 	switch {
 	case t == ClusterIP && set == OnNode:
 		route = Route{Set: OnNode, Why: "internalTrafficPolicy Local: endpoints on this node only"}
@@ -140,15 +141,18 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 	case set == Anywhere:
 		return Route{Masquerade: true, Why: "externalTrafficPolicy Cluster: endpoints on any node"}
 	case from == Pod:
-		return Route{Why: "externalTrafficPolicy Local is for clients from outside: a pod is served by endpoints on any node, as by the cluster IP"}
+		return Route{Why: "externalTrafficPolicy Local is for clients from outside: " +
+			"a pod is served by endpoints on any node, as by the cluster IP"}
 	case from == ThisNode:
 		return Route{
 			Masquerade: true,
-			Why:        "externalTrafficPolicy Local is for clients from outside: the node itself is served by endpoints on any node",
+			Why: "externalTrafficPolicy Local is for clients from outside: " +
+				"the node itself is served by endpoints on any node",
 		}
 	default:
 		return Route{Set: OnNode, Why: "externalTrafficPolicy Local: endpoints on this node only"}
 	}
+
 	route.Masquerade = r.MasqueradeAll || known && from != Pod
 	return route
 }
@@ -157,7 +161,8 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 // contain an address of this node, they also allow the frontend's own address: the node may hold that, and
 // then connects to it from there.
 func (r *Router) Clients(f *Frontend) []netip.Prefix {
-	if slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return slices.ContainsFunc(r.NodeIPs, p.Contains) }) {
+	hasNode := func(p netip.Prefix) bool { return slices.ContainsFunc(r.NodeIPs, p.Contains) }
+	if slices.ContainsFunc(f.SourceRanges, hasNode) {
 		return append(slices.Clone(f.SourceRanges), netip.PrefixFrom(f.Address, f.Address.BitLen()))
 	}
 	return f.SourceRanges

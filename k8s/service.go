@@ -354,7 +354,8 @@ func affinitySeconds(o *v1.Service) int {
 // targetPort returns the port number that EndpointSlices of a Service port are meant to have; 0: unknown.
 // Without a selector Kubernetes does not write the slices, and they may have any port.
 func targetPort(o *v1.Service, p *v1.ServicePort) uint16 {
-	if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
+	n := p.TargetPort.IntVal
+	if p.TargetPort.Type == intstr.Int && n > 0 && n <= 65535 && len(o.Spec.Selector) > 0 {
 		return uint16(n)
 	}
 	return 0

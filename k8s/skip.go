@@ -21,7 +21,8 @@ const whySkipped = "--skip-services leaves it to another program of the node"
 func ParseServiceName(text string) (ServiceName, error) {
 	namespace, name, _ := strings.Cut(text, "/")
 	if validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Label(name) != nil {
-		return ServiceName{}, fmt.Errorf("%q is not NAMESPACE/NAME of a Service, such as kube-system/kube-dns", text)
+		return ServiceName{}, fmt.Errorf("%q is not NAMESPACE/NAME of a Service, "+
+			"such as kube-system/kube-dns", text)
 	}
 	return ServiceName{namespace, name}, nil
 }
@@ -54,7 +55,8 @@ func (t *Tracker) SkippedPorts() (list []PortName) {
 // SkippedAt returns the skipped Service that has a cluster IP; ok is false if none has it.
 func (t *Tracker) SkippedAt(a netip.Addr) (name ServiceName, ok bool) {
 	for _, name := range t.skipped() {
-		if slices.ContainsFunc(t.services[name].def.notServed, func(n notServedDef) bool { return n.typ == ClusterIP && n.addr == a }) {
+		isClusterIP := func(n notServedDef) bool { return n.typ == ClusterIP && n.addr == a }
+		if slices.ContainsFunc(t.services[name].def.notServed, isClusterIP) {
 			return name, true
 		}
 	}

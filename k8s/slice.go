@@ -65,8 +65,8 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 	}
 	name := o.Labels[discoveryv1.LabelServiceName]
 	if name == "" {
-		return owner,
-			"the label " + discoveryv1.LabelServiceName + " is missing: the slice belongs to no Service and is ignored"
+		return owner, "the label " + discoveryv1.LabelServiceName + " is missing: " +
+			"the slice belongs to no Service and is ignored"
 	}
 	return ServiceName{o.Namespace, name}, ""
 }

@@ -33,7 +33,9 @@ func (b *warningBook) set(ref Ref, origin Origin, ws []Warning) {
 		return
 	}
 	if len(ws) > maxWarnings {
-		ws = append(slices.Clone(ws[:maxWarnings]), Warning{Text: fmt.Sprintf("has more problems: %d of them are named", maxWarnings)})
+		ws = append(slices.Clone(ws[:maxWarnings]), Warning{
+			Text: fmt.Sprintf("has more problems: %d of them are named", maxWarnings),
+		})
 	}
 	entries := make([]entry, 0, len(ws))
 	for _, w := range ws {

@@ -17,8 +17,8 @@ const fullCheckPatience = 10 * time.Minute
 // tried again, and does not prevent changes from being programmed.
 func (w *worker) verify(ctx context.Context) {
 	now, err := time.Now(), error(nil)
-	guard, check := w.due < fixedChains && !now.Before(w.guardAt), !w.CheckAt.IsZero() &&
-		!now.Before(w.CheckAt)
+	guard := w.due < fixedChains && !now.Before(w.guardAt)
+	check := !w.CheckAt.IsZero() && !now.Before(w.CheckAt)
 	if guard {
 		err = w.keepGuard(ctx)
 	}

@@ -47,7 +47,10 @@ func kubeProxyServes(ctx context.Context, t tables) (bool, error) {
 // removeAll removes all chains and rules of nkp and kube-proxy from one back end and family. Other chains are
 // not touched. With keepGuard, or if a kubelet needs them, the rules that protect 127.0.0.0/8 from the
 // network stay.
-func removeAll(ctx context.Context, t tables, inUse func(table string) bool, limit int, keepGuard, leaveKubeProxy bool) (n Removed, err error) {
+func removeAll(
+	ctx context.Context, t tables, inUse func(table string) bool, limit int,
+	keepGuard, leaveKubeProxy bool,
+) (n Removed, err error) {
 	if !keepGuard && inUse("mangle") {
 		if _, keepGuard, err = t.Rules(ctx, "mangle", "KUBE-KUBELET-CANARY"); err != nil {
 			return n, err
@@ -81,7 +84,8 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 				if leaveKubeProxy && rules.OfKubeProxy(table, parent, r) {
 					continue
 				}
-				if target := r.Target(); slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
+				target := r.Target()
+				if slices.Contains(hookedChains, target) || target == rules.LocalFirewall && !keepGuard {
 					unhook.delete(parent, r)
 					n.Rules++
 				}
@@ -120,7 +124,9 @@ func removeAll(ctx context.Context, t tables, inUse func(table string) bool, lim
 
 // unknownToKubeProxy returns those of nkp's chains that kube-proxy does not have, and its rules do not lead
 // to.
-func unknownToKubeProxy(ctx context.Context, t tables, table rules.Table, names []string) (list []string, err error) {
+func unknownToKubeProxy(
+	ctx context.Context, t tables, table rules.Table, names []string,
+) (list []string, err error) {
 	for _, name := range names {
 		if table != rules.Filter || name != rules.ClusterIPs {
 			continue

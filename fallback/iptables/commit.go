@@ -24,7 +24,9 @@ type tables interface {
 }
 
 // rulesOf returns the rules of one chain; ok is false if there is no such chain.
-func rulesOf(ctx context.Context, t tables, table rules.Table, chain string) (list []rules.Rule, ok bool, err error) {
+func rulesOf(
+	ctx context.Context, t tables, table rules.Table, chain string,
+) (list []rules.Rule, ok bool, err error) {
 	texts, ok, err := t.Rules(ctx, string(table), chain)
 	for _, r := range texts {
 		list = append(list, rules.Rule(r))

@@ -11,7 +11,9 @@ import (
 )
 
 // bytesNote explains why Counters returns no packets and bytes.
-const bytesNote = "packets and bytes: n/a: the rules see only the first packet of a connection, and rules that see all would slow down every packet of the node (for live connections: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
+const bytesNote = "packets and bytes: n/a: the rules see only the first packet of a connection, " +
+	"and rules that see all would slow down every packet of the node " +
+	"(for live connections: conntrack -L, with net.netfilter.nf_conntrack_acct=1)"
 
 // lister lists the rules of a chain with counters; nothing if there is no such chain.
 type lister func(table rules.Table, chain string) ([]string, error)
@@ -21,7 +23,10 @@ func (kernel) Uncounted() string { return bytesNote }
 
 // Count adds the number of connections of every Service port since its rules were installed, from the
 // counters of these rules.
-func (kernel) Count(ctx context.Context, m *k8s.Model, o fallback.Options, backend string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
+func (kernel) Count(
+	ctx context.Context, m *k8s.Model, o fallback.Options, backend string,
+	all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64,
+) error {
 	for _, f := range o.Families {
 		list, err := listRules(ctx, backend, f)
 		if err != nil {
@@ -65,7 +70,9 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 }
 
 // CountNode lists two chains.
-func (kernel) CountNode(ctx context.Context, o fallback.Options, backend string) (n fallback.NodeCounters, err error) {
+func (kernel) CountNode(
+	ctx context.Context, o fallback.Options, backend string,
+) (n fallback.NodeCounters, err error) {
 	add := func(to **uint64, packets uint64) {
 		if *to == nil {
 			*to = new(uint64)

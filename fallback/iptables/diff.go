@@ -53,7 +53,8 @@ func diffTable(want rules.TableRules, have tableContent) (lines []string) {
 		if !ok {
 			lines = append(lines, "+ -N "+c.Name)
 		}
-		if ordered(c.Name) && digest(list) != digest(c.Rules) || !ordered(c.Name) && !sameRules(list, c.Rules) {
+		if ordered(c.Name) && digest(list) != digest(c.Rules) ||
+			!ordered(c.Name) && !sameRules(list, c.Rules) {
 			missing, extra := without(c.Rules, list), without(list, c.Rules)
 			if len(missing)+len(extra) == 0 { // the same rules in another order
 				missing, extra = c.Rules, list

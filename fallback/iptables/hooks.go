@@ -41,11 +41,11 @@ func hookDiff(fixed *rules.Fixed, s *snapshot) (missing, extra []rules.Hook) {
 	}
 
 	for t, names := range parents {
-		// also those without a hook: an earlier run may have had other settings
+		// Parents without a hook count, too, because an earlier run may have had other settings.
 		for _, parent := range names {
 			seen := map[string]bool{}
 			for _, r := range s.rules[t][parent] {
-				// of the latter none is nkp's
+				// No rule of nkp's is unprintable.
 				if !slices.Contains(hookedChains, r.Target()) || restore.Unprintable(string(r)) {
 					continue
 				}

@@ -29,7 +29,9 @@ func (k kernel) Open(ctx context.Context, p *fallback.Plane) (map[k8s.Family]fun
 }
 
 // tryOpen chooses the back end, and opens the tables of each family.
-func (k kernel) tryOpen(ctx context.Context, p *fallback.Plane) (map[k8s.Family]func(context.Context), error) {
+func (k kernel) tryOpen(
+	ctx context.Context, p *fallback.Plane,
+) (map[k8s.Family]func(context.Context), error) {
 	choice, err := restore.Choose(ctx, restore.Backend(k.asked.Backend))
 	if err != nil {
 		return nil, err

@@ -136,7 +136,7 @@ func (w *worker) collect(ctx context.Context) error {
 	if now.Before(w.gcAt) {
 		return nil
 	}
-	// each comes after the chains that jump to it
+	// Each chain comes after the chains that jump to it.
 	names := slices.SortedFunc(maps.Keys(w.have.garbage), rules.CompareServiceChains)
 	names = names[:min(len(names), w.limits.chains)]
 	err := w.delete(ctx, names)

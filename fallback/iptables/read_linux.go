@@ -35,15 +35,17 @@ func listRules(ctx context.Context, backend string, f k8s.Family) (lister, error
 
 // List is part of fallback.Kernel: the rules of Service ports' own chains, and those of shared chains that
 // are theirs. It runs iptables-save once for each table.
-func (kernel) List(ctx context.Context, m *k8s.Model, o fallback.Options, backend string, to *dataplane.Listing) error {
+func (kernel) List(
+	ctx context.Context, m *k8s.Model, o fallback.Options, backend string, to *dataplane.Listing,
+) error {
 	for _, f := range o.Families {
 		t, err := restore.Open(ctx, restore.Backend(backend), f)
 		if err != nil {
 			return err
 		}
 
-		// chains of table nat, and rules of shared chains
-		c, own := rules.NewCompiler(o.Config, f, m), map[string]bool{}
+		c := rules.NewCompiler(o.Config, f, m)
+		own := map[string]bool{} // chains of table nat, and rules of shared chains
 		for n, sp := range m.Ports {
 			if n.Family != f {
 				continue
@@ -93,7 +95,9 @@ func ReadRules(ctx context.Context, backend string, f k8s.Family) (map[string]ma
 
 // LegacyRules returns which of the base chains of iptables (legacy) drops what none of its rules accepts, or
 // that they cannot be read; "": neither. Otherwise it returns the rules of its tables, as ReadRules does.
-func LegacyRules(ctx context.Context, f k8s.Family, chains ...string) (drops string, all map[string]map[string][]string, err error) {
+func LegacyRules(
+	ctx context.Context, f k8s.Family, chains ...string,
+) (drops string, all map[string]map[string][]string, err error) {
 	drops, err = restore.Drops(ctx, []restore.Backend{restore.Legacy}, []k8s.Family{f}, chains...)
 	if err != nil || drops != "" {
 		return drops, nil, err

@@ -116,7 +116,8 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
 			if n := c.size(); c.port != nil && n > w.conn.MaxBatch()-most-b.Len() {
-				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-most))
+				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: "+
+					"it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-most))
 				rest = rest[1:]
 				continue
 			}
@@ -189,7 +190,7 @@ func hasSlots(e rules.Elements) bool {
 // waits for an RCU grace period, and a packet passes all of nf_tables within one RCU read-side section
 // (Linux: net/netfilter/core.c, nf_hook).
 func awaitPackets() {
-	// with nohz_full, or where it is not allowed
+	// It fails with nohz_full, or where it is not allowed.
 	if _, _, failed := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); failed != 0 {
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -227,7 +228,9 @@ func (w *worker) deleteInPortions(ctx context.Context, r *round, most int) error
 
 // blame puts the refused Service ports into backoff, and returns the names that are left to do. Installed
 // elements of refused ones stay.
-func (w *worker) blame(r *round, refusal *netlink.RefusedError, list []*change, rest []k8s.PortName) (names []k8s.PortName) {
+func (w *worker) blame(
+	r *round, refusal *netlink.RefusedError, list []*change, rest []k8s.PortName,
+) (names []k8s.PortName) {
 	for i, c := range list {
 		why, is := refusal.Tags[i]
 		if !is {

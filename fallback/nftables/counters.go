@@ -19,7 +19,10 @@ type counts struct {
 }
 
 // Count is part of fallback.Kernel.
-func (k kernel) Count(_ context.Context, m *k8s.Model, o fallback.Options, _ string, all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64) error {
+func (k kernel) Count(
+	_ context.Context, m *k8s.Model, o fallback.Options, _ string,
+	all map[k8s.PortName]k8s.Counters, dropped map[dataplane.DropKey]uint64,
+) error {
 	config := rules.Config{Config: o.Config, Settings: k.asked.Settings}
 	conn, err := netlink.Open()
 	if err != nil {

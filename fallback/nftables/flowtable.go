@@ -84,7 +84,8 @@ func (w *worker) keepDevices() error {
 
 	for {
 		b := netlink.NewBatch(w.Family)
-		if gone := slices.DeleteFunc(slices.Clone(in), func(d string) bool { return slices.Contains(want, d) }); len(gone) > 0 {
+		wanted := func(d string) bool { return slices.Contains(want, d) }
+		if gone := slices.DeleteFunc(slices.Clone(in), wanted); len(gone) > 0 {
 			b.DeleteFlowtable(gone...)
 		}
 		for i, d := range want {

@@ -18,7 +18,9 @@ import (
 // List is part of fallback.Kernel: the elements that Service ports call for, as the kernel has them, and
 // their chains. It asks for each element alone, so that the cost does not depend on the number of other
 // Services.
-func (k kernel) List(_ context.Context, m *k8s.Model, o fallback.Options, _ string, to *dataplane.Listing) error {
+func (k kernel) List(
+	_ context.Context, m *k8s.Model, o fallback.Options, _ string, to *dataplane.Listing,
+) error {
 	conn, err := netlink.Open()
 	if err != nil {
 		return err
@@ -30,7 +32,7 @@ func (k kernel) List(_ context.Context, m *k8s.Model, o fallback.Options, _ stri
 			return err
 		}
 		c := rules.NewCompiler(rules.Config{Config: o.Config, Settings: k.asked.Settings}, f, m)
-		// keys of elements do not depend on the order of endpoints
+		// Keys of elements do not depend on the order of endpoints, so no earlier slots are needed.
 		want, fixed := c.Ruleset(m, nil), c.Fixed()
 		for _, r := range fixed.Elements {
 			delete(want.Elements, r)

@@ -18,7 +18,10 @@ func (kernel) Open(context.Context, *fallback.Plane) (map[k8s.Family]func(contex
 	return nil, errNotLinux
 }
 
-func (kernel) Count(context.Context, *k8s.Model, fallback.Options, string, map[k8s.PortName]k8s.Counters, map[dataplane.DropKey]uint64) error {
+func (kernel) Count(
+	context.Context, *k8s.Model, fallback.Options, string,
+	map[k8s.PortName]k8s.Counters, map[dataplane.DropKey]uint64,
+) error {
 	return errNotLinux
 }
 

@@ -26,7 +26,8 @@ func Validate(s Settings) error {
 		return fmt.Errorf("--nftables-flowtable-devices: %w", err)
 	}
 	if s.CountTraffic && len(s.FlowtableDevices) > 0 {
-		return errors.New("--nftables-flowtable-devices and --nftables-service-counters exclude each other: packets in a flowtable are not counted")
+		return errors.New("--nftables-flowtable-devices and --nftables-service-counters " +
+			"exclude each other: packets in a flowtable are not counted")
 	}
 	return nil
 }

@@ -125,6 +125,7 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	if err == nil {
 		err = w.check(ctx)
 	}
+
 	w.Begin(w.unknown)
 	if err == nil {
 		err = w.program(ctx)
@@ -232,7 +233,7 @@ func (w *worker) forgetClients() error {
 			}
 			b := netlink.NewBatch(w.Family)
 			b.DeleteClients(set, stale)
-			// some had expired meanwhile: the next try leaves them out
+			// Some may have expired meanwhile: the next try leaves them out.
 			if err := w.conn.Commit(b); err != nil && !isGone(err) {
 				return err
 			}

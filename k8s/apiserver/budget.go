@@ -48,8 +48,8 @@ func (l *leftOut) add(what string) {
 
 // warning returns the warning about objects that are left out, in one line.
 func (l *leftOut) warning(kind k8s.Kind) string {
-	return fmt.Sprintf("%d objects of kind %s are left out, because the API server has more of them, or larger ones, "+
-		"than nkp keeps (%d MiB in all, %d MiB an object): %s",
+	return fmt.Sprintf("%d objects of kind %s are left out, because the API server has more of them, "+
+		"or larger ones, than nkp keeps (%d MiB in all, %d MiB an object): %s",
 		l.number, kind, maxKept>>20, maxObject>>20, strings.Join(l.some, ", "))
 }
 
@@ -115,7 +115,8 @@ func sizeOf(o any) int64 {
 		size += sizeOfA[v1.Service]() + int64(len(o.Spec.Ports))*sizeOfA[v1.ServicePort]()
 	case *discoveryv1.EndpointSlice:
 		const strings = 48 // the slice of addresses, and the string's header
-		size += sizeOfA[discoveryv1.EndpointSlice]() + int64(len(o.Endpoints))*(sizeOfA[discoveryv1.Endpoint]()+strings)
+		size += sizeOfA[discoveryv1.EndpointSlice]() +
+			int64(len(o.Endpoints))*(sizeOfA[discoveryv1.Endpoint]()+strings)
 	default:
 		size += 1000
 	}

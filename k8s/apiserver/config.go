@@ -48,10 +48,9 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 		return nil, "", err
 	}
 	if cfg.ExecProvider != nil {
-		return nil, "",
-			fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), and nkp runs none: "+
-				"use tokenFile, or client-certificate and client-key", opts.Kubeconfig,
-				cfg.ExecProvider.Command)
+		return nil, "", fmt.Errorf("kubeconfig %s: user: exec: credentials come from a program (%s), "+
+			"and nkp runs none: use tokenFile, or client-certificate and client-key",
+			opts.Kubeconfig, cfg.ExecProvider.Command)
 	}
 
 	base, _, err := rest.DefaultServerUrlFor(cfg)

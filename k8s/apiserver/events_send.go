@@ -136,8 +136,9 @@ func (r *Recorder) reference(ctx context.Context, e *event) (v1.ObjectReference,
 	}
 	uid, err := r.serviceUID(ctx, e.service)
 	namespace, name := e.service.Namespace, e.service.Name
-	return v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid},
-		err
+	return v1.ObjectReference{
+		APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name, UID: uid,
+	}, err
 }
 
 // serviceUID returns a Service's UID, "" if it does not exist, from r.uids or the API server. It lists,

@@ -53,9 +53,9 @@ func (s *Source) endpointPod(ctx context.Context, namespace, name string) (ips [
 	for range slicesPages {
 		list, err := s.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, opts)
 		if err != nil {
-			return nil,
-				fmt.Errorf("pod %s/%s: nkp may not get pods, and its EndpointSlices cannot be listed: %w; "+
-					"pass the pod's address instead", namespace, name, err)
+			return nil, fmt.Errorf("pod %s/%s: nkp may not get pods, "+
+				"and its EndpointSlices cannot be listed: %w; pass the pod's address instead",
+				namespace, name, err)
 		}
 		for i := range list.Items {
 			ips = k8s.AppendPodIPs(ips, &list.Items[i], namespace, name)
@@ -72,8 +72,10 @@ func (s *Source) endpointPod(ctx context.Context, namespace, name string) (ips [
 				slicesPage*slicesPages, namespace)
 		}
 		return nil, fmt.Errorf("pod %s/%s is not known here: no port of the bridge has its name, %s, "+
-			"and nkp may not get pods at the API server. Pass the pod's address (kubectl -n %s get pod %s -o wide), "+
-			"or --kubeconfig of a user who may get pods", namespace, name, none, namespace, name)
+			"and nkp may not get pods at the API server. "+
+			"Pass the pod's address (kubectl -n %s get pod %s -o wide), "+
+			"or --kubeconfig of a user who may get pods",
+			namespace, name, none, namespace, name)
 	}
 
 	slices.SortFunc(ips, netip.Addr.Compare)

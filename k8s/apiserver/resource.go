@@ -100,8 +100,9 @@ func (r *resource) watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 // that the reflector's own pauses, which grow to a minute, do not apply.
 func (r *resource) listWatch(h *health) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context,
-			o metav1.ListOptions) (list runtime.Object, err error) {
+		ListWithContextFunc: func(
+			ctx context.Context, o metav1.ListOptions,
+		) (list runtime.Object, err error) {
 			err = h.try(ctx, r.kind, func() error {
 				list, err = r.list(ctx, o)
 				return err

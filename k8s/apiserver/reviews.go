@@ -213,8 +213,9 @@ func (v *Reviewer) ask(ctx context.Context, token string, g *grant) (*refusal, e
 		return nil, fmt.Errorf("TokenReview: %w", err)
 	}
 	if !t.Status.Authenticated {
-		return &refusal{http.StatusUnauthorized, RefusedToken, "the API server does not accept the token"},
-			nil
+		return &refusal{
+			http.StatusUnauthorized, RefusedToken, "the API server does not accept the token",
+		}, nil
 	}
 
 	user := &t.Status.User

@@ -175,7 +175,7 @@ func (s *store) fingerprintOf(o k8s.Object) fingerprint {
 		s.buf = make([]byte, 2*n)
 	}
 	if _, err := m.MarshalToSizedBuffer(s.buf[:n]); err != nil {
-		// each change has a new version
+		// Each change has a new version.
 		return fingerprint{maphash.String(fingerprintSeed, version), sizeOf(o)}
 	}
 	return fingerprint{maphash.Bytes(fingerprintSeed, s.buf[:n]), sizeOf(o)}

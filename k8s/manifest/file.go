@@ -42,7 +42,8 @@ const unsettled = 2 * time.Second
 func (f *file) update(reported bool) {
 	now := time.Now()
 	info, err := os.Stat(f.path)
-	if err == nil && !reported && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.info.Size() &&
+	if err == nil && !reported && f.info != nil &&
+		os.SameFile(info, f.info) && info.Size() == f.info.Size() &&
 		info.ModTime().Equal(f.info.ModTime()) && f.read.Sub(info.ModTime()) > unsettled {
 		return
 	}

@@ -20,9 +20,8 @@ func (m *Source) PodIPs(_ context.Context, namespace, name string) (ips []netip.
 		}
 	}
 	if len(ips) == 0 {
-		return nil,
-			fmt.Errorf("no EndpointSlice of the manifests has an endpoint whose targetRef is pod %s/%s: "+
-				"pass the pod's address", namespace, name)
+		return nil, fmt.Errorf("no EndpointSlice of the manifests has an endpoint "+
+			"whose targetRef is pod %s/%s: pass the pod's address", namespace, name)
 	}
 	slices.SortFunc(ips, netip.Addr.Compare)
 	return ips, nil

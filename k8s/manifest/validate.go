@@ -95,7 +95,7 @@ func checkService(o *v1.Service) field.ErrorList {
 		errs = append(errs,
 			field.Invalid(spec.Child("clusterIPs").Index(0), first, "must match spec.clusterIP"))
 	}
-	// one of three is not valid, or there twice
+	// Of three, one is not valid or there twice.
 	for i, family := range s.IPFamilies[:min(len(s.IPFamilies), 3)] {
 		path := spec.Child("ipFamilies").Index(i)
 		errs = append(errs, oneOf(path, family, v1.IPv4Protocol, v1.IPv6Protocol)...)

@@ -76,7 +76,9 @@ func installed(want Backend) (Choice, error) {
 	case want != "":
 		return Choice{}, fmt.Errorf("unknown iptables back end %q: must be %s or %s", want, NFT, Legacy)
 	case errNFT != nil && errLegacy != nil:
-		return Choice{}, fmt.Errorf("iptables 1.8 or later is not installed; install the package iptables: %w", errors.Join(errNFT, errLegacy))
+		return Choice{}, fmt.Errorf("iptables 1.8 or later is not installed; "+
+			"install the package iptables: %w",
+			errors.Join(errNFT, errLegacy))
 	case errLegacy != nil:
 		return Choice{NFT, "the only one installed"}, nil
 	case errNFT != nil:

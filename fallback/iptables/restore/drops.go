@@ -29,7 +29,9 @@ func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chain
 			}
 			for _, l := range lines {
 				if dropsAll.MatchString(l) {
-					return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: %s", strings.Fields(l)[1], b, f, l), nil
+					return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: "+
+						"%s",
+						strings.Fields(l)[1], b, f, l), nil
 				}
 			}
 		}
@@ -74,7 +76,8 @@ func nftDrops(_ context.Context, f k8s.Family, chains []string) (lines []string,
 	return lines, err
 }
 
-var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
+var dropsAll = regexp.MustCompile(`^(-P \S+ DROP|` +
+	`-A \S+ (-m comment --comment ("(\\.|[^"\\])*"|\S+) )?-j (DROP|REJECT)( --reject-with \S+)?)$`)
 
 // tableNames are the tables of iptables.
 var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}

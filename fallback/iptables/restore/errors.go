@@ -7,4 +7,5 @@ import "errors"
 var ErrBusy = errors.New("the tables are busy")
 
 // ErrNoPrograms is returned when the kernel has tables of the legacy back end that nothing here can read.
-var ErrNoPrograms = errors.New("iptables (legacy) has tables, and its programs, which could read them, are not installed")
+var ErrNoPrograms = errors.New("iptables (legacy) has tables, " +
+	"and its programs, which could read them, are not installed")

@@ -43,11 +43,10 @@ func nftChains(f k8s.Family, table string) (list []nftChain, err error) {
 	err = nftDump(f, unix.NFT_MSG_GETCHAIN, what, nil, func() { list = nil }, func(attrs map[uint16][]byte) {
 		if text(attrs[unix.NFTA_CHAIN_TABLE]) == table {
 			policy := attrs[unix.NFTA_CHAIN_POLICY]
-			list = append(list,
-				nftChain{
-					text(attrs[unix.NFTA_CHAIN_NAME]),
-					len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyDrop,
-				})
+			list = append(list, nftChain{
+				text(attrs[unix.NFTA_CHAIN_NAME]),
+				len(policy) == 4 && binary.BigEndian.Uint32(policy) == policyDrop,
+			})
 		}
 	})
 	return list, err
@@ -93,7 +92,10 @@ const dumpTries = 5
 
 // nftDump lists objects of nf_tables, and calls each with the attributes of each one. It calls retry before
 // it lists them again.
-func nftDump(f k8s.Family, kind int, what string, within []*nl.RtAttr, retry func(), each func(map[uint16][]byte)) error {
+func nftDump(
+	f k8s.Family, kind int, what string, within []*nl.RtAttr,
+	retry func(), each func(map[uint16][]byte),
+) error {
 	var err error
 	for range dumpTries {
 		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_DUMP)
@@ -179,7 +181,8 @@ func (r nftRule) text(f k8s.Family) string {
 			add(matchText(&match)...)
 		case e.name == "meta" && get(&meta) && meta.Key == expr.MetaKeyIIFNAME:
 			load = []string{"-i"}
-		case e.name == "payload" && get(&payload) && payload.Base == expr.PayloadBaseNetworkHeader && addressOption(f, payload.Offset) != "":
+		case e.name == "payload" && get(&payload) && payload.Base == expr.PayloadBaseNetworkHeader &&
+			addressOption(f, payload.Offset) != "":
 			load, mask = []string{addressOption(f, payload.Offset)}, nil
 		case e.name == "bitwise" && was != nil && get(&bitwise):
 			load, mask = was, bitwise.Mask
@@ -231,7 +234,10 @@ func statesText(mask uint16) string {
 	for _, s := range []struct { // in the order of iptables-save
 		bit  uint16
 		name string
-	}{{1 << 0, "INVALID"}, {1 << 3, "NEW"}, {1 << 2, "RELATED"}, {1 << 1, "ESTABLISHED"}, {1 << 8, "UNTRACKED"}, {1 << 6, "SNAT"}, {1 << 7, "DNAT"}} {
+	}{
+		{1 << 0, "INVALID"}, {1 << 3, "NEW"}, {1 << 2, "RELATED"}, {1 << 1, "ESTABLISHED"},
+		{1 << 8, "UNTRACKED"}, {1 << 6, "SNAT"}, {1 << 7, "DNAT"},
+	} {
 		if mask&s.bit != 0 {
 			list = append(list, s.name)
 		}

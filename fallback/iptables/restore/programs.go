@@ -57,7 +57,9 @@ func find(b Backend, f k8s.Family) (programs, error) {
 	}
 	name += map[Backend]string{NFT: "-nft", Legacy: "-legacy"}[b]
 	var found programs
-	for path, name := range map[*string]string{&found.iptables: name, &found.restore: name + "-restore", &found.save: name + "-save"} {
+	for path, name := range map[*string]string{
+		&found.iptables: name, &found.restore: name + "-restore", &found.save: name + "-save",
+	} {
 		var err error
 		if *path, err = lookPath(name); err != nil {
 			return programs{}, err
@@ -91,7 +93,9 @@ func (t *Tables) run(ctx context.Context, args ...string) (string, error) {
 	if strings.Contains(stderr.String(), unprintableText) {
 		return "", fmt.Errorf("%w: %w", errUnprintable, err)
 	}
-	for _, text := range []string{"No chain/target/match by that name", "No such file or directory", "does not exist"} {
+	for _, text := range []string{
+		"No chain/target/match by that name", "No such file or directory", "does not exist",
+	} {
 		if strings.Contains(stderr.String(), text) {
 			return "", fmt.Errorf("%w: %w", errMissing, err)
 		}
@@ -109,12 +113,13 @@ func (t *Tables) timeoutError() error {
 // a retry may succeed without any other change.
 func failure(cause error, program string, err error, text string) error {
 	text = strings.Join(strings.Fields(text), " ")
-	// killed
+	// The program was killed, so the cause says more than its exit status.
 	if ended := (*exec.ExitError)(nil); cause != nil && !(errors.As(err, &ended) && ended.Exited()) {
 		return fmt.Errorf("%s: %w", program, cause)
 	}
 	if strings.Contains(text, "xtables lock") {
-		return fmt.Errorf("%s: %w: another process held the xtables lock for %d s (find it with: fuser -v %s)", program, ErrBusy, LockWait, lockFile())
+		return fmt.Errorf("%s: %w: another process held the xtables lock for %d s "+
+			"(find it with: fuser -v %s)", program, ErrBusy, LockWait, lockFile())
 	}
 	for _, busy := range []string{"Resource temporarily unavailable", "Interrupted system call"} {
 		if strings.Contains(text, busy) {

@@ -49,9 +49,14 @@ var errUnread = errors.New("exited before reading all of its input")
 // on. The program is killed when the context ends. The time limit of a program applies only from Commit on.
 func (t *Tables) Begin(ctx context.Context, input []byte) (Transaction, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	tx := &process{tables: t, cause: func() error {
-		return context.Cause(ctx)
-	}, cancel: cancel, input: input, commit: make(chan struct{}), fed: make(chan error, 1)}
+	tx := &process{
+		tables: t,
+		cause:  func() error { return context.Cause(ctx) },
+		cancel: cancel,
+		input:  input,
+		commit: make(chan struct{}),
+		fed:    make(chan error, 1),
+	}
 	tx.cmd = exec.CommandContext(ctx, t.progs.restore, "--noflush", "--counters", "-w",
 		strconv.Itoa(LockWait))
 	tx.cmd.Stderr, tx.cmd.WaitDelay = &tx.stderr, pipesLimit

@@ -47,7 +47,7 @@ func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	// it holds something
+	// A chain that iptables cannot print holds something, so the kernel has the table.
 	if _, err := t.run(ctx, "-t", "nat", "-S", "PREROUTING"); errors.Is(err, errUnprintable) {
 		return t, nil
 	} else if errors.Is(err, ErrBusy) {
@@ -216,7 +216,9 @@ func (t *Tables) Save(ctx context.Context, table string, f func(chain, rule stri
 
 // SaveCounted calls f for each rule of a table, with what it has counted. A table that iptables cannot print
 // is an error.
-func (t *Tables) SaveCounted(ctx context.Context, table string, f func(chain, rule string, packets, bytes uint64)) error {
+func (t *Tables) SaveCounted(
+	ctx context.Context, table string, f func(chain, rule string, packets, bytes uint64),
+) error {
 	return t.save(ctx, table, func(chain, rule string) {
 		counters, rule, ok := strings.Cut(rule, "] ")
 		var packets, bytes uint64
@@ -226,7 +228,9 @@ func (t *Tables) SaveCounted(ctx context.Context, table string, f func(chain, ru
 	}, "-c")
 }
 
-func (t *Tables) save(ctx context.Context, table string, f func(chain, rule string), options ...string) error {
+func (t *Tables) save(
+	ctx context.Context, table string, f func(chain, rule string), options ...string,
+) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.limit, t.timeoutError())
 	defer cancel()
 	r, w := io.Pipe()

@@ -46,24 +46,26 @@ func (s *portBuilder) externalChain(u *uses) {
 		list = append(list,
 			rule().comment("masquerade traffic for %s external destinations", s.name).jump(MarkMasq))
 	}
+
 	if r := routes[k8s.Pod]; r.Set != outside.Set && r.Empty == "" {
 		for _, pods := range s.pods {
 			list = append(list,
-				rule().add(pods.local()...).comment("pod traffic for %s external destinations",
-					s.name).jump(s.setChain(r.Set)))
+				rule().add(pods.local()...).comment("pod traffic for %s external destinations", s.name).
+					jump(s.setChain(r.Set)))
 		}
 	}
 	if r := routes[k8s.ThisNode]; r.Set != outside.Set && r.Empty == "" {
 		// The node itself may use the load balancer's address as its source, which is useless on other nodes.
 		list = append(list,
-			rule().comment("masquerade LOCAL traffic for %s external destinations",
-				s.name).local("src").jump(MarkMasq),
-			rule().comment("route LOCAL traffic for %s external destinations",
-				s.name).local("src").jump(s.setChain(r.Set)))
+			rule().comment("masquerade LOCAL traffic for %s external destinations", s.name).
+				local("src").jump(MarkMasq),
+			rule().comment("route LOCAL traffic for %s external destinations", s.name).
+				local("src").jump(s.setChain(r.Set)))
 	}
 	if outside.Empty == "" {
 		list = append(list, rule().jump(s.setChain(outside.Set)))
 	}
+
 	s.chain(prefixExternal+s.hash, list...)
 }
 
@@ -90,17 +92,17 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	endpoints := s.Endpoints(set)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
 	if internal != nil {
-		if routes := s.Router.Routes(s.ServicePort, internal); routes[k8s.Outside].Set == set && routes[k8s.Outside].Masquerade {
+		routes := s.Router.Routes(s.ServicePort, internal)
+		if routes[k8s.Outside].Set == set && routes[k8s.Outside].Masquerade {
 			list = append(list, s.masquerade(internal, routes[k8s.Pod].Masquerade)...)
 		}
 	}
 	if s.AffinitySeconds > 0 {
 		for _, e := range endpoints {
 			name := s.endpointChain(e)
-			list = append(list,
-				s.about(rule(), e).add("-m", "recent", "--rcheck", "--seconds",
-					strconv.Itoa(s.AffinitySeconds), "--reap").
-					add(s.recentOf(name)...).jump(name))
+			list = append(list, s.about(rule(), e).
+				add("-m", "recent", "--rcheck", "--seconds", strconv.Itoa(s.AffinitySeconds), "--reap").
+				add(s.recentOf(name)...).jump(name))
 		}
 	}
 	for i, e := range endpoints {

@@ -23,17 +23,18 @@ func (c *Compiler) Fixed() Fixed {
 		f.Chains[Filter] = []Chain{c.forward()}
 		f.Shared[Filter] = append(f.Shared[Filter], ClusterIPs)
 		if len(c.Ranges) == 0 {
-			f.Last = append(f.Last,
-				SharedRule{
-					Filter, Services, rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs),
-					true,
-				})
+			f.Last = append(f.Last, SharedRule{
+				Filter, Services,
+				rule().comment("kubernetes cluster IPs without port").jump(ClusterIPs),
+				true,
+			})
 		}
 		for _, p := range c.Ranges {
 			f.Last = append(f.Last,
 				SharedRule{
 					Filter, Services,
-					rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").jump(ClusterIPs),
+					rule().add("-d", p.String()).comment("kubernetes cluster IPs without service or port").
+						jump(ClusterIPs),
 					true,
 				},
 				SharedRule{
@@ -45,10 +46,13 @@ func (c *Compiler) Fixed() Fixed {
 	if c.Router.Loopback {
 		// route_localnet lets packets to 127.0.0.0/8 in from the network; kubelet keeps the same rule for the
 		// same reason.
-		f.InForeignChains = append(f.InForeignChains, SharedRule{Table: Filter, Chain: LocalFirewall,
+		f.InForeignChains = append(f.InForeignChains, SharedRule{
+			Table: Filter,
+			Chain: LocalFirewall,
 			Rule: rule().add("!", "-s", serving.Loopback4.String(), "-d", serving.Loopback4.String()).
-				comment("block incoming localnet connections").add("-m", "conntrack", "!", "--ctstate",
-				"RELATED,ESTABLISHED,DNAT").jump("DROP")})
+				comment("block incoming localnet connections").
+				add("-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED,DNAT").jump("DROP"),
+		})
 	}
 	return f
 }
@@ -85,8 +89,9 @@ func (c *Compiler) postrouting() Chain {
 	const remark = "kubernetes service traffic requiring SNAT"
 	list := []Rule{rule().add("-m", "mark", "!", "--mark", c.mark()+"/"+c.mark()).jump("RETURN")}
 	if c.Router.Loopback {
-		list = append(list, rule().add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst",
-			serving.Loopback4.String()).comment(localhostComment).none())
+		list = append(list, rule().
+			add("-m", "conntrack", "--ctstate", "DNAT", "--ctorigdst", serving.Loopback4.String()).
+			comment(localhostComment).none())
 	}
 	list = append(list, rule().jump("MARK", "--set-xmark", c.mark()+"/0x0"))
 	if c.MasqueradeMax != 0 {
@@ -109,10 +114,10 @@ func (c *Compiler) forward() Chain {
 			rule().add(c.outside()...).add("-m", "conntrack", "--ctstate", "INVALID").jump("DROP"))
 	}
 	return Chain{Forward, append(list,
-		rule().comment("kubernetes forwarding rules").add("-m", "mark", "--mark",
-			c.mark()+"/"+c.mark()).jump("ACCEPT"),
-		rule().comment("kubernetes forwarding conntrack rule").add("-m", "conntrack", "--ctstate",
-			"RELATED,ESTABLISHED").jump("ACCEPT"),
+		rule().comment("kubernetes forwarding rules").
+			add("-m", "mark", "--mark", c.mark()+"/"+c.mark()).jump("ACCEPT"),
+		rule().comment("kubernetes forwarding conntrack rule").
+			add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED").jump("ACCEPT"),
 	)}
 }
 
@@ -153,7 +158,7 @@ func (c *Compiler) hooks() []Hook {
 
 	hook(Filter, "INPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "FORWARD", ExternalServices, "kubernetes externally-visible service portals", true)
-	// see OfKubeProxy
+	// See OfKubeProxy.
 	hook(Filter, "OUTPUT", ExternalServices, "kubernetes externally-visible service portals", true)
 	hook(Filter, "INPUT", NodePorts, "kubernetes health check service ports", false)
 	hook(Filter, "FORWARD", Services, "kubernetes service portals", true)
@@ -190,7 +195,8 @@ func (c *Compiler) ownHooks() []Hook {
 	list := []Hook{
 		{
 			Filter, "OUTPUT",
-			onlyNew(toItself()).comment("kubernetes externally-visible service portals").jump(ExternalServices),
+			onlyNew(toItself()).comment("kubernetes externally-visible service portals").
+				jump(ExternalServices),
 		},
 		{Filter, "INPUT", rule().comment("kubernetes health check service ports").jump(NodePorts)},
 		{Filter, "OUTPUT", onlyNew(toItself()).comment("kubernetes load balancer firewall").jump(Firewall)},

@@ -114,5 +114,6 @@ func (r *Ruleset) String() string {
 // Plan returns the rules of both families as nkp plan -o iptables prints them: IPv4, a line "# ip6tables",
 // IPv6.
 func Plan(m *k8s.Model, c serving.Config) string {
-	return NewCompiler(c, k8s.IPv4, m).Ruleset(m).String() + "# ip6tables\n" + NewCompiler(c, k8s.IPv6, m).Ruleset(m).String()
+	return NewCompiler(c, k8s.IPv4, m).Ruleset(m).String() + "# ip6tables\n" +
+		NewCompiler(c, k8s.IPv6, m).Ruleset(m).String()
 }

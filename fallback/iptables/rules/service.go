@@ -120,8 +120,8 @@ func (s *portBuilder) external(f *k8s.Frontend, r k8s.Route, served bool) {
 			s.addShared(NAT, Services,
 				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixFirewall+s.hash))
 			s.addShared(Filter, Firewall,
-				s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name,
-					prefixFirewall+s.hash).jump("DROP"))
+				s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name, prefixFirewall+s.hash).
+					jump("DROP"))
 		default:
 			s.addShared(NAT, Services,
 				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixExternal+s.hash))
@@ -190,7 +190,10 @@ func (c *Compiler) HealthCheck(n k8s.ServiceName, h k8s.HealthCheck) []SharedRul
 	if c.Family == k8s.IPv4 && h.Local4 < 0 || c.Family == k8s.IPv6 && h.Local6 < 0 {
 		return nil
 	}
-	return []SharedRule{{Table: Filter, Chain: NodePorts,
+	return []SharedRule{{
+		Table: Filter,
+		Chain: NodePorts,
 		Rule: Rule("-p tcp -m comment --comment \"" + n.String() +
-			" health check node port\" -m tcp --dport " + strconv.Itoa(int(h.Port)) + " -j ACCEPT")}}
+			" health check node port\" -m tcp --dport " + strconv.Itoa(int(h.Port)) + " -j ACCEPT"),
+	}}
 }

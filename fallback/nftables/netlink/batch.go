@@ -88,7 +88,7 @@ func (b *Batch) AddChain(c *rules.Chain) {
 const policyAccept = 1
 
 func hookNumber(hook string) uint32 {
-	// NF_INET_*
+	// The position is the kernel's number of the hook (NF_INET_*).
 	return uint32(slices.Index([]string{"prerouting", "input", "forward", "output", "postrouting"}, hook))
 }
 

@@ -42,7 +42,7 @@ func Open() (*Conn, error) {
 	}
 	c := &Conn{fd: fd, port: port, buf: make([]byte, 1<<18)}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
-		// as much as the system allows
+		// Without NET_ADMIN in the first user namespace: as much as the system allows.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
 	size, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
@@ -64,7 +64,7 @@ func open(groups uint32) (fd int, port uint32, err error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 	timeout := unix.Timeval{Sec: answerTimeout}
-	// errors without the refused message
+	// Errors come without the refused message.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}),
@@ -257,9 +257,11 @@ func messages(b []byte) iter.Seq2[header, error] {
 				yield(header{}, errIncomplete)
 				return
 			}
-			h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]),
-				binary.NativeEndian.Uint32(b[8:]),
-				binary.NativeEndian.Uint32(b[12:]), b[headerSize:size]}
+			h := header{
+				binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]),
+				binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:]),
+				b[headerSize:size],
+			}
 			if !yield(h, nil) {
 				return
 			}
@@ -273,7 +275,8 @@ func rawAttributes(b []byte) func(func(uint16, []byte) bool) {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= attributeSize {
 			size := int(binary.NativeEndian.Uint16(b))
-			if size < attributeSize || size > len(b) || !yield(binary.NativeEndian.Uint16(b[2:]), b[attributeSize:size]) {
+			if size < attributeSize || size > len(b) ||
+				!yield(binary.NativeEndian.Uint16(b[2:]), b[attributeSize:size]) {
 				return
 			}
 			b = b[min(len(b), (size+3)&^3):]

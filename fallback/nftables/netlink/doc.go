@@ -1,8 +1,8 @@
 // Package netlink installs and reads back the tables of package rules, by messages of the kernel's nf_tables.
 // It runs no program.
 //
-//   - [Batch] collects changes, which [Conn.Commit] makes in force together or not at all. If the kernel refuses some, the
-//     [RefusedError] has the tags that they were added with.
+//   - [Batch] collects changes, which [Conn.Commit] makes in force together or not at all. If the kernel
+//     refuses some, the [RefusedError] has the tags that they were added with.
 //   - [Conn.ReadChains] and [Conn.ReadElements] return what is installed.
 //   - [Conn.Follow] evaluates the rules of all owners for one packet.
 //   - [Watch] reports when another program changes nkp's tables.

@@ -49,7 +49,8 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		t := yes
 		switch e.name {
 		case "numgen":
-			register, modulus, from := e.number(unix.NFTA_NG_DREG), e.number(unix.NFTA_NG_MODULUS), e.number(unix.NFTA_NG_OFFSET)
+			register, modulus := e.number(unix.NFTA_NG_DREG), e.number(unix.NFTA_NG_MODULUS)
+			from := e.number(unix.NFTA_NG_OFFSET)
 			if modulus > maxRandom {
 				g.forget(register, 4)
 				continue
@@ -86,7 +87,7 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 			emit(s, verdict{code: verdictReject})
 			return
 		case "queue", "redir", "tproxy", "synproxy", "fwd", "notrack":
-			// of these, notrack keeps the connection from being translated
+			// Of these, notrack keeps the connection from being translated.
 			s.doubt = true
 			emit(s, verdict{code: verdictUnknown})
 			return
@@ -140,6 +141,7 @@ func (w *follower) matches(e *expression, g *registers, s *state) truth {
 		*g = registers{}
 		return maybe
 	}
+
 	return yes
 }
 
@@ -276,7 +278,8 @@ func (w *follower) ct(e *expression, g *registers, s *state) {
 // fib loads the type of an address.
 func (w *follower) fib(e *expression, g *registers, to netip.Addr) {
 	register, flags := e.number(unix.NFTA_FIB_DREG), e.number(unix.NFTA_FIB_FLAGS)
-	if e.number(unix.NFTA_FIB_RESULT) != unix.NFT_FIB_RESULT_ADDRTYPE || flags&(unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_OIF) != 0 {
+	if e.number(unix.NFTA_FIB_RESULT) != unix.NFT_FIB_RESULT_ADDRTYPE ||
+		flags&(unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_OIF) != 0 {
 		g.forget(register, unix.IFNAMSIZ)
 		return
 	}
@@ -295,7 +298,8 @@ func (w *follower) fib(e *expression, g *registers, to netip.Addr) {
 }
 
 func (w *follower) compare(e *expression, g *registers) truth {
-	register, op, data := e.number(unix.NFTA_CMP_SREG), e.number(unix.NFTA_CMP_OP), e.value(unix.NFTA_CMP_DATA)
+	register, op := e.number(unix.NFTA_CMP_SREG), e.number(unix.NFTA_CMP_OP)
+	data := e.value(unix.NFTA_CMP_DATA)
 	if op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ {
 		t := g.equals(register, data)
 		if t == maybe && g.device == offset(register)+1 && w.otherDevice(data) {
@@ -435,14 +439,16 @@ func (w *follower) match(e *expression, s state) truth {
 	case "comment":
 		return yes
 	case "conntrack":
-		if e.number(unix.NFTA_MATCH_REV) != revision || len(info) < stateAt+2 || binary.NativeEndian.Uint16(info[flagsAt:]) != stateFlag {
+		if e.number(unix.NFTA_MATCH_REV) != revision || len(info) < stateAt+2 ||
+			binary.NativeEndian.Uint16(info[flagsAt:]) != stateFlag {
 			return maybe
 		}
 		states, now := binary.NativeEndian.Uint16(info[stateAt:]), uint16(newBit)
 		if w.packet.Reply != nil {
 			now = establishedBit
 		}
-		return is(states&now != 0 || s.translated && states&dnatBit != 0).not(binary.NativeEndian.Uint16(info[invertAt:])&stateFlag != 0)
+		return is(states&now != 0 || s.translated && states&dnatBit != 0).
+			not(binary.NativeEndian.Uint16(info[invertAt:])&stateFlag != 0)
 	}
 	return maybe
 }
@@ -458,8 +464,8 @@ func target(name string, s *state) verdict {
 	case "MARK", "CONNMARK", "HMARK":
 		s.mark, s.unmarked = 0, true
 		return verdict{code: verdictContinue}
-	case "LOG", "NFLOG", "AUDIT", "TRACE", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN", "TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK",
-		"SET", "RATEEST", "IDLETIMER", "LED", "TEE":
+	case "LOG", "NFLOG", "AUDIT", "TRACE", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN",
+		"TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK", "SET", "RATEEST", "IDLETIMER", "LED", "TEE":
 		return verdict{code: verdictContinue}
 	}
 	s.doubt = true // it translates, keeps from being tracked (CT), or is not known

@@ -100,35 +100,42 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 				DestRegister:   unix.NFT_REG_VERDICT,
 			})
 	case rules.DNAT:
-		list, next := loadAll(f, s.Key)
-		if s.At.IsValid() {
-			list = slices.Insert(list, 1, expr.Any(mask(f.Unspecified().AsSlice(), s.At.AsSlice())))
-		}
-		if s.Modulus > 0 {
-			list = append(list,
-				&expr.Numgen{
-					Register: register(next),
-					Modulus:  s.Modulus,
-					Type:     unix.NFT_NG_RANDOM,
-					Offset:   s.Offset,
-				})
-		}
-		port := register(uint32(rules.Addr.Size(f) / 4))
-		return append(list,
-			&expr.Lookup{
-				SourceRegister: register(0),
-				SetName:        s.Map,
-				IsDestRegSet:   true,
-				DestRegister:   register(0),
-			},
-			&expr.NAT{
-				Type:        expr.NATTypeDestNAT,
-				Family:      uint32(family(f)),
-				RegAddrMin:  register(0),
-				RegProtoMin: port,
-			})
+		return dnat(f, s)
 	}
 	return actions(f, s)
+}
+
+// dnat returns the expressions that translate to an endpoint: the key, perhaps with a random number, finds
+// it.
+func dnat(f k8s.Family, s rules.DNAT) []expr.Any {
+	list, next := loadAll(f, s.Key)
+	if s.At.IsValid() {
+		list = slices.Insert(list, 1, expr.Any(mask(f.Unspecified().AsSlice(), s.At.AsSlice())))
+	}
+	if s.Modulus > 0 {
+		list = append(list,
+			&expr.Numgen{
+				Register: register(next),
+				Modulus:  s.Modulus,
+				Type:     unix.NFT_NG_RANDOM,
+				Offset:   s.Offset,
+			})
+	}
+
+	port := register(uint32(rules.Addr.Size(f) / 4))
+	return append(list,
+		&expr.Lookup{
+			SourceRegister: register(0),
+			SetName:        s.Map,
+			IsDestRegSet:   true,
+			DestRegister:   register(0),
+		},
+		&expr.NAT{
+			Type:        expr.NATTypeDestNAT,
+			Family:      uint32(family(f)),
+			RegAddrMin:  register(0),
+			RegProtoMin: port,
+		})
 }
 
 // actions returns the expressions of a statement that changes the packet or ends the rule.

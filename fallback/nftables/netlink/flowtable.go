@@ -55,11 +55,12 @@ func (b *Batch) flowtable(kind, flags uint16, devices []string) {
 // Devices returns the devices in the flowtable of nkp's table, in no order; has is false if there is no
 // flowtable.
 func (c *Conn) Devices(f k8s.Family) (devices []string, has bool, err error) {
-	err = c.objects(unix.NFT_MSG_GETFLOWTABLE, family(f), func(m *message) {
-		m.text(tableName, rules.TableName)
-	},
-		func() { devices, has = nil, false }, func(b []byte, note func(...[]byte)) {
-			if text(attribute(b, tableName)) != rules.TableName || text(attribute(b, flowtableName)) != rules.Flowtable {
+	err = c.objects(unix.NFT_MSG_GETFLOWTABLE, family(f),
+		func(m *message) { m.text(tableName, rules.TableName) },
+		func() { devices, has = nil, false },
+		func(b []byte, note func(...[]byte)) {
+			if text(attribute(b, tableName)) != rules.TableName ||
+				text(attribute(b, flowtableName)) != rules.Flowtable {
 				return
 			}
 			has = true

@@ -27,7 +27,9 @@ var errTooMany = fmt.Errorf("it may go more than %d ways", maxEvaluations)
 // Follow returns the ways that a packet may go through the tables of all owners, and its steps. It evaluates
 // the installed rules; no packet is sent. Sets and elements are read one by one, so that it takes memory for
 // those only that the packet meets. The error is errors.ErrUnsupported where the kernel has no nf_tables.
-func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways []rules.Way, steps []string, err error) {
+func (c *Conn) Follow(
+	ctx context.Context, f k8s.Family, p rules.Packet,
+) (ways []rules.Way, steps []string, err error) {
 	for range followTries {
 		before, err := c.generation()
 		if errors.Is(err, unix.EINVAL) { // Linux: net/netfilter/nfnetlink.c, nfnetlink_rcv_msg
@@ -35,6 +37,7 @@ func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways [
 		} else if err != nil {
 			return nil, nil, err
 		}
+
 		w := follower{
 			ruleset:  newRuleset(ctx, c, f),
 			family:   f,
@@ -47,6 +50,7 @@ func (c *Conn) Follow(ctx context.Context, f k8s.Family, p rules.Packet) (ways [
 		for id := range rules.Sets {
 			w.service[rules.Sets[id].Name] = rules.SetID(id)
 		}
+
 		w.follow()
 		if w.err != nil && !errors.Is(w.err, unix.ENOENT) { // a chain or set is gone
 			return nil, nil, fmt.Errorf("follow the packet through nf_tables: %w", w.err)

@@ -29,7 +29,10 @@ const readTries = 20
 // notes what identifies each object. If a dump was interrupted, objects calls retry and dumps again, until a
 // dump was not, or two in a row have the same objects. The kernel does not mark interrupted dumps of elements
 // (NLM_F_DUMP_INTR), so that the generation of the tables is compared.
-func (c *Conn) objects(kind uint16, fam byte, fill func(*message), retry func(), f func(b []byte, note func(id ...[]byte))) error {
+func (c *Conn) objects(
+	kind uint16, fam byte,
+	fill func(*message), retry func(), f func(b []byte, note func(id ...[]byte)),
+) error {
 	var sum, last uint64
 	var h maphash.Hash
 	note := func(id ...[]byte) {
@@ -217,13 +220,15 @@ func (c *Conn) ReadChains(f k8s.Family) (*Table, error) {
 	sets := func() { t.sets = map[string]description{} }
 	sets()
 	err = c.objects(unix.NFT_MSG_GETSET, family(f), inTable, sets, func(b []byte, note func(...[]byte)) {
-		d := description{flags: number(attribute(b, unix.NFTA_SET_FLAGS)),
+		d := description{
+			flags:    number(attribute(b, unix.NFTA_SET_FLAGS)),
 			keyType:  number(attribute(b, unix.NFTA_SET_KEY_TYPE)),
 			keyLen:   number(attribute(b, unix.NFTA_SET_KEY_LEN)),
 			dataType: number(attribute(b, unix.NFTA_SET_DATA_TYPE)),
 			dataLen:  number(attribute(b, unix.NFTA_SET_DATA_LEN)),
 			size:     number(attribute(attribute(b, unix.NFTA_SET_DESC), unix.NFTA_SET_DESC_SIZE)),
-			counters: attribute(b, setExpr) != nil}
+			counters: attribute(b, setExpr) != nil,
+		}
 		if timeout := attribute(b, unix.NFTA_SET_TIMEOUT); len(timeout) == 8 {
 			d.timeout = binary.BigEndian.Uint64(timeout)
 		}

@@ -110,7 +110,8 @@ func (w *follower) otherDevice(value []byte) bool {
 	name := strings.TrimRight(string(value), "\x00")
 	whole := len(name) < len(value)
 	for _, n := range w.packet.NotDevices {
-		if begin, wild := strings.CutSuffix(n, "*"); wild && strings.HasPrefix(name, begin) || whole && name == n {
+		begin, wild := strings.CutSuffix(n, "*")
+		if wild && strings.HasPrefix(name, begin) || whole && name == n {
 			return true
 		}
 	}

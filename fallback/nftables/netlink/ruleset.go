@@ -83,7 +83,8 @@ func newRuleset(ctx context.Context, c *Conn, f k8s.Family) *ruleset {
 		dormant := map[string]bool{}
 		err := c.objects(unix.NFT_MSG_GETTABLE, fam, func(*message) {}, func() { clear(dormant) },
 			func(b []byte, note func(...[]byte)) {
-				dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = number(attribute(b, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0
+				flags := number(attribute(b, unix.NFTA_TABLE_FLAGS))
+				dormant[text(attribute(b, unix.NFTA_TABLE_NAME))] = flags&unix.NFT_TABLE_F_DORMANT != 0
 				note(attribute(b, unix.NFTA_TABLE_NAME), attribute(b, unix.NFTA_TABLE_FLAGS))
 			})
 

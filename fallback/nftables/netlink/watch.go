@@ -139,6 +139,7 @@ func (g *Group) Watch(f k8s.Family, own uint32) (*Watch, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	w := &Watch{
 		Changed: make(chan struct{}, 1),
 		group:   g,
@@ -150,6 +151,7 @@ func (g *Group) Watch(f k8s.Family, own uint32) (*Watch, error) {
 		_ = w.file.Close()
 		return nil, err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.watches == nil {
@@ -198,7 +200,8 @@ func (w *Watch) run() {
 			continue
 		}
 		for h, err := range messages(c.buf[:n]) {
-			if err != nil || h.port != w.own && h.kind>>8 == subsystem && len(h.data) >= genericSize && h.data[0] == family(w.family) &&
+			if err != nil || h.port != w.own && h.kind>>8 == subsystem &&
+				len(h.data) >= genericSize && h.data[0] == family(w.family) &&
 				text(attribute(h.data[genericSize:], tableName)) == rules.TableName {
 				w.notify()
 			}

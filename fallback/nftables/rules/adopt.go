@@ -48,8 +48,8 @@ func endpointOf(data string) netip.AddrPort {
 
 // Counting are the sets whose elements count packets.
 var Counting = []SetID{
-	Services, NodePorts, Refused, RefusedNodePorts, TrafficIn, NodePortTrafficIn, TrafficOut,
-	NodePortTrafficOut,
+	Services, NodePorts, Refused, RefusedNodePorts,
+	TrafficIn, NodePortTrafficIn, TrafficOut, NodePortTrafficOut,
 }
 
 // Entries returns the elements of a Service port's frontends in the sets that count, installed or not.
@@ -70,8 +70,9 @@ func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
 // Reason returns why the element of a frontend refuses packets; ok is false if it does not.
 func Reason(v Value) (why k8s.DropReason, ok bool) {
 	why, ok = map[string]k8s.DropReason{
-		"goto " + noEndpoint: k8s.DropNoEndpoint, "goto " + noLocalEndpoint: k8s.DropNoLocalEndpoint,
-		"goto " + sourceRange: k8s.DropSourceRange,
+		"goto " + noEndpoint:      k8s.DropNoEndpoint,
+		"goto " + noLocalEndpoint: k8s.DropNoLocalEndpoint,
+		"goto " + sourceRange:     k8s.DropSourceRange,
 	}[v.Data]
 	return why, ok
 }

@@ -20,9 +20,13 @@ func (b *builder) affinity(of k8s.Set) string {
 	if b.has(name) {
 		return name
 	}
-	b.out.Own.Sets = append(b.out.Own.Sets,
-		ClientMap{Set{Name: b.clients(of), Key: []Type{Addr}, Data: []Type{Addr, Port},
-			Timeout: b.AffinitySeconds, Limit: b.AffinityLimit}, b.slots[of]})
+	b.out.Own.Sets = append(b.out.Own.Sets, ClientMap{
+		Set{
+			Name: b.clients(of), Key: []Type{Addr}, Data: []Type{Addr, Port},
+			Timeout: b.AffinitySeconds, Limit: b.AffinityLimit,
+		},
+		b.slots[of],
+	})
 	b.add(Chain{
 		Name:  name,
 		Rules: []Rule{{Protocol{b.proto}, DNAT{Key: []Field{Saddr}, Map: b.clients(of)}}},

@@ -21,6 +21,7 @@ func Features() []Feature {
 	nat := func(hook string, priority int) []Chain {
 		return []Chain{{Name: hook, Hook: Hook{"nat", hook, priority}}}
 	}
+
 	return []Feature{
 		{Name: "translation in prerouting", Since: "3.13", Chains: nat("prerouting", priorityDNAT)},
 		{Name: "translation in output", Since: "3.13", Chains: nat("output", priorityDNAT)},
@@ -40,9 +41,12 @@ func Features() []Feature {
 			Sets:   []Set{Sets[Endpoints]},
 			Chains: []Chain{local},
 		},
-		{Name: "addresses of a connection's first packet (ct original)", Since: "4.17",
+		{
+			Name:   "addresses of a connection's first packet (ct original)",
+			Since:  "4.17",
 			Sets:   []Set{Sets[NodeIPs]},
-			Chains: chain("original", Rule{Protocol{6}, In{[]Field{OriginalDaddr}, Sets[NodeIPs].Name}})},
+			Chains: chain("original", Rule{Protocol{6}, In{[]Field{OriginalDaddr}, Sets[NodeIPs].Name}}),
+		},
 		{Name: "ranges in concatenated keys", Since: "5.6", Sets: []Set{Sets[SourceRanges]}},
 		{Name: "counters of map elements", Since: "5.7", Sets: []Set{Sets[Services]}},
 	}

@@ -158,7 +158,7 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 	}
 
 	var remember []Rule
-	// nft has the type of an original port only once the protocol is matched
+	// nft has the type of an original port only once the protocol is matched.
 	for _, p := range protocolNumbers {
 		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
 			Rule{
@@ -173,7 +173,8 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 // countChains are the chains that count packets of translated connections in both directions, with the sets
 // that have the counters.
 var countChains = map[string][2]SetID{
-	"count-in": {TrafficIn, NodePortTrafficIn}, "count-out": {TrafficOut, NodePortTrafficOut},
+	"count-in":  {TrafficIn, NodePortTrafficIn},
+	"count-out": {TrafficOut, NodePortTrafficOut},
 }
 
 // count returns the rules that have packets of translated connections counted, for the base chains behind the

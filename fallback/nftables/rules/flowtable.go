@@ -27,7 +27,8 @@ func CheckDevices(patterns []string) error {
 	for _, p := range patterns {
 		name := strings.TrimSuffix(p, "*")
 		if p == "" || len(name) > maxDeviceName || strings.ContainsAny(name, "*/ \t\n") {
-			return fmt.Errorf("%q is neither a device's name (1 to %d characters) nor the beginning of names with * at the end", p, maxDeviceName)
+			return fmt.Errorf("%q is neither a device's name (1 to %d characters) "+
+				"nor the beginning of names with * at the end", p, maxDeviceName)
 		}
 	}
 	return nil

@@ -62,7 +62,8 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 // affinityNote precedes a table with session affinity of IPv6 Services. nft 1.0.6 allots four registers to
 // the data that a rule adds to a map, and these need five: "assertion `dreg < ctx->reg_low' failed". No other
 // text means the same: the data of a map that leads to dnat begin with the address.
-const affinityNote = "# nft 1.0.6 ends with a failed assertion here (IPv6 session affinity); nft's sources are mended since 2024. nkp does not need nft.\n"
+const affinityNote = "# nft 1.0.6 ends with a failed assertion here (IPv6 session affinity); " +
+	"nft's sources are mended since 2024. nkp does not need nft.\n"
 
 // String returns the table as input for nft -f. It replaces what there is of nkp's, at once.
 func (r *Ruleset) String() string {
@@ -173,5 +174,6 @@ var (
 
 // Plan returns the tables of both families as nkp plan -o nft prints them.
 func Plan(m *k8s.Model, c Config) string {
-	return NewCompiler(c, k8s.IPv4, m).Ruleset(m, nil).String() + NewCompiler(c, k8s.IPv6, m).Ruleset(m, nil).String()
+	return NewCompiler(c, k8s.IPv4, m).Ruleset(m, nil).String() +
+		NewCompiler(c, k8s.IPv6, m).Ruleset(m, nil).String()
 }

@@ -238,12 +238,14 @@ func (b *builder) pick(a at, set k8s.Set) {
 	slots, offset := b.slots[set], slotOffset(set)
 	spreadSet, affinitySet := a.in(Spread, NodePortSpread), a.in(Affinity, NodePortAffinity)
 	if set == k8s.OnNode {
-		spreadSet, affinitySet = a.in(SpreadLocal, NodePortSpreadLocal), a.in(AffinityLocal,
-			NodePortAffinityLocal)
+		spreadSet = a.in(SpreadLocal, NodePortSpreadLocal)
+		affinitySet = a.in(AffinityLocal, NodePortAffinityLocal)
 	}
 	if _, has := b.out.Elements[a.slot(offset)]; !has {
 		for i, e := range slots {
-			b.out.Elements[a.slot(offset+uint32(i))] = Value{Data: string(key{}.addr(e.Addr()).port(e.Port()))}
+			b.out.Elements[a.slot(offset+uint32(i))] = Value{
+				Data: string(key{}.addr(e.Addr()).port(e.Port())),
+			}
 		}
 	}
 
