@@ -36,6 +36,7 @@ func (p *Plane) own(ctx context.Context) (release func(), err error) {
 	if err != nil {
 		return unowned(err)
 	}
+
 	for begun := time.Now(); ; {
 		lock, who, err := tryLock(file)
 		switch {
@@ -44,8 +45,8 @@ func (p *Plane) own(ctx context.Context) (release func(), err error) {
 		case lock != nil:
 			return func() { _, _ = os.Remove(file), lock.Close() }, nil
 		case time.Since(begun) >= ownerWait:
-			return nil, fmt.Errorf("another nkp (%s) programs iptables or nftables in this network namespace already: "+
-				"stop it, or run no second one (%s is locked)", who, file)
+			return nil, fmt.Errorf("another nkp (%s) programs iptables or nftables "+
+				"in this network namespace already: stop it, or run no second one (%s is locked)", who, file)
 		}
 		select {
 		case <-ctx.Done():

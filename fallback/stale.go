@@ -35,10 +35,10 @@ type StaleForgetter struct {
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
 	// TCP frontends have come since the last scan
-	early bool
-	rest  time.Time         // no scan for these alone before it
-	pause dataplane.Backoff // after a failure
-	next  time.Time         // earliest retry; zero: at once
+	newTCP      bool
+	newTCPAfter time.Time         // no scan for these alone before it
+	pause       dataplane.Backoff // after a failure
+	next        time.Time         // earliest retry; zero: at once
 }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend,
@@ -46,7 +46,7 @@ type StaleForgetter struct {
 func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	switch n.Protocol {
 	case "TCP":
-		f.early = f.early || comes(before, after)
+		f.newTCP = f.newTCP || hasNewFrontend(before, after)
 		return
 	case "UDP":
 	default:
@@ -89,8 +89,8 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	note(after, true)
 }
 
-// comes reports whether a Service port has a frontend that it did not have before.
-func comes(before, after *k8s.ServicePort) bool {
+// hasNewFrontend reports whether a Service port has a frontend that it did not have before.
+func hasNewFrontend(before, after *k8s.ServicePort) bool {
 	if before == nil || after == nil {
 		return after != nil
 	}
@@ -110,8 +110,8 @@ func comes(before, after *k8s.ServicePort) bool {
 
 // Due returns when Run has something to do without a further change; zero: not.
 func (f *StaleForgetter) Due() time.Time {
-	if len(f.waiting) == 0 && f.early && f.rest.After(f.next) {
-		return f.rest
+	if len(f.waiting) == 0 && f.newTCP && f.newTCPAfter.After(f.next) {
+		return f.newTCPAfter
 	}
 	return f.next
 }
@@ -120,13 +120,13 @@ func (f *StaleForgetter) Due() time.Time {
 // packet would create the same connection again. Failed deletions are retried with backoff.
 func (f *StaleForgetter) Run() {
 	start := time.Now()
-	early := f.early && !start.Before(f.rest)
-	if len(f.waiting) == 0 && !early || f.Forget == nil || start.Before(f.next) {
+	scanTCP := f.newTCP && !start.Before(f.newTCPAfter)
+	if len(f.waiting) == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
 		return
 	}
 
 	set := newStaleSet(f.waiting)
-	if f.early {
+	if f.newTCP {
 		set.wanted = f.Wanted()
 	}
 	n, err := f.Forget(set.stale)
@@ -142,11 +142,11 @@ func (f *StaleForgetter) Run() {
 			"in", pause, "services", len(f.waiting), "error", err)
 	} else {
 		clear(f.waiting)
-		f.early = false
+		f.newTCP = false
 		f.pause, f.next = 0, time.Time{}
 	}
 
-	f.rest = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
+	f.newTCPAfter = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
 		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, "+
 			"TCP from before the Service was served",
@@ -226,14 +226,14 @@ func (s *staleSet) match(to, by netip.AddrPort) bool {
 	serving, ok := s.at[to]
 	if !ok {
 		if serving, ok = s.ports[to.Port()]; ok {
-			ok = s.here(to.Addr())
+			ok = s.servesNodePorts(to.Addr())
 		}
 	}
 	return ok && !slices.Contains(serving, by)
 }
 
-// here reports whether NodePorts are served at an address.
-func (s *staleSet) here(a netip.Addr) bool {
+// servesNodePorts reports whether NodePorts are served at an address.
+func (s *staleSet) servesNodePorts(a netip.Addr) bool {
 	is, known := s.local[a]
 	if !known {
 		is = isLocal(a)

@@ -17,7 +17,7 @@ func (w *worker) adopt(ctx context.Context) error {
 		return fmt.Errorf("read back the installed rules: %w", err)
 	}
 	w.have.reset()
-	s.eachShared(w.want.fixed, w.have.shared.found)
+	s.eachShared(w.want.fixed, w.have.shared.addInstalled)
 	for name, d := range s.own {
 		w.have.chains[name] = chain{digest: d}
 	}

@@ -109,7 +109,7 @@ func (w *worker) commitBatch(ctx context.Context, b *batch, meanwhile func()) er
 		return err
 	}
 	w.have.settleShared(b.change, part{table: rules.NAT, added: b.hooked, deleted: true})
-	w.have.wrote(b.change)
+	w.have.recordChains(b.change)
 	if err := w.restore(ctx, b.afterNAT); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func BenchmarkPlan(b *testing.B) {
 			w.plan(c, n)
 		}
 		bytes := len(c.inputs(w.have.shared, true).nat.bytes())
-		w.have.wrote(c)
+		w.have.recordChains(c)
 		b.ReportMetric(float64(bytes)/1e6, "MB")
 	}
 }

@@ -102,7 +102,7 @@ func (c *change) inputs(known ruleSet, hooked bool) inputs {
 		afterNAT:  newInput(rules.Filter),
 		hooked:    hooked,
 	}
-	in.nat.own(c.write)
+	in.nat.writeChains(c.write)
 
 	var gone []rules.SharedRule
 	for k, d := range c.shared {

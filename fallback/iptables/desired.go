@@ -29,8 +29,8 @@ func (d *desired) ports() iter.Seq[*k8s.ServicePort] {
 	}
 }
 
-// brief reports whether there are so many endpoints that their rules have no comments.
-func (d *desired) brief() bool {
+// omitsComments reports whether there are so many endpoints that their rules have no comments.
+func (d *desired) omitsComments() bool {
 	n := 0
 	for _, it := range d.items {
 		if it.port != nil {

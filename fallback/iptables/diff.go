@@ -26,18 +26,18 @@ func readTable(ctx context.Context, t tables, table rules.Table) (tableContent, 
 	})
 	for name, list := range have.chains {
 		if !rules.IsServiceChain(name) {
-			have.reach(list)
+			have.markUsed(list)
 		}
 	}
 	return have, err
 }
 
-// reach records the Services' chains that rules jump to, directly or through other such chains.
-func (i *tableContent) reach(list []rules.Rule) {
+// markUsed records the Services' chains that rules jump to, directly or through other such chains.
+func (i *tableContent) markUsed(list []rules.Rule) {
 	for _, r := range list {
 		if t := r.Target(); rules.IsServiceChain(t) && !i.used[t] {
 			i.used[t] = true
-			i.reach(i.chains[t])
+			i.markUsed(i.chains[t])
 		}
 	}
 }

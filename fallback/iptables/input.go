@@ -26,8 +26,8 @@ func (in *input) chain(name string) {
 	in.chains = append(in.chains, name)
 }
 
-// own writes Services' chains with all their rules.
-func (in *input) own(list []chainWrite) {
+// writeChains writes Services' chains with all their rules.
+func (in *input) writeChains(list []chainWrite) {
 	size := 0
 	for _, ch := range list {
 		for _, r := range ch.Rules {

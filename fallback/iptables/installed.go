@@ -105,8 +105,8 @@ func (h *installed) settleShared(c *change, p part) {
 	}
 }
 
-// wrote records that the chains of a change are installed.
-func (h *installed) wrote(c *change) {
+// recordChains records that the chains of a change are installed.
+func (h *installed) recordChains(c *change) {
 	for _, ch := range c.write {
 		known := h.chains[ch.Name]
 		known.digest = ch.digest

@@ -149,7 +149,7 @@ func (w *worker) compare(s *snapshot) string {
 
 	seen := ruleSet{}
 	s.eachShared(w.want.fixed, func(l rules.SharedRule) {
-		seen.found(l)
+		seen.addInstalled(l)
 	})
 	for k, l := range w.have.shared {
 		if l.present && seen[k] == nil {

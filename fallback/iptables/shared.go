@@ -21,8 +21,10 @@ type sharedRule struct {
 // ruleSet holds the rules in shared chains, installed or to be installed.
 type ruleSet map[ruleKey]*sharedRule
 
-// found records a rule that is installed.
-func (s ruleSet) found(l rules.SharedRule) { s[keyOf(l)] = &sharedRule{SharedRule: l, present: true} }
+// addInstalled records a rule that is installed.
+func (s ruleSet) addInstalled(l rules.SharedRule) {
+	s[keyOf(l)] = &sharedRule{SharedRule: l, present: true}
+}
 
 // delta counts how many owners each shared rule gains or loses.
 type delta map[ruleKey]*ruleDelta

@@ -70,7 +70,7 @@ func (w *worker) Take(u *dataplane.Update) {
 	}
 	first := w.want.compiler == nil
 	c := w.Opts.Config
-	c.BriefEndpoints = w.want.brief()
+	c.BriefEndpoints = w.want.omitsComments()
 	w.want.compiler = rules.NewCompiler(c, w.Family, &u.Facts)
 	w.want.fixed = w.want.compiler.Fixed()
 	if !first {
@@ -131,7 +131,7 @@ func (w *worker) prepare(ctx context.Context) error {
 		if err := w.installFixed(ctx); err != nil {
 			return err
 		}
-		if !w.have.hooked && w.fitsOnce() {
+		if !w.have.hooked && w.fitsOneTransaction() {
 			if err := w.hook(ctx); err != nil {
 				return err
 			}
@@ -141,9 +141,9 @@ func (w *worker) prepare(ctx context.Context) error {
 	return nil
 }
 
-// fitsOnce reports whether all Services fit into one transaction. Then the hooks may be installed before it,
-// because that transaction puts all Services in force at once.
-func (w *worker) fitsOnce() bool {
+// fitsOneTransaction reports whether all Services fit into one transaction. Then the hooks may be installed
+// before it, because that transaction puts all Services in force at once.
+func (w *worker) fitsOneTransaction() bool {
 	chains := 0
 	for _, it := range w.want.items {
 		if it.port != nil {

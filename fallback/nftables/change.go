@@ -141,10 +141,10 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may
 		// need it that found the Service port as it was: they look up its number of slots and the slot one
 		// after the other.
-		apart := false
+		separately := false
 		if len(rest) == 0 {
 			gone := r.unneeded(list)
-			if apart = netlink.Size(gone) > most || !b.Empty() && hasSlots(gone); !apart {
+			if separately = netlink.Size(gone) > most || !b.Empty() && hasSlots(gone); !separately {
 				w.addLast(b, r, gone)
 			}
 		}
@@ -168,7 +168,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		w.have.count(shared)
 
 		names, done = rest, len(rest) == 0
-		if apart {
+		if separately {
 			awaitPackets()
 			return w.deleteInPortions(ctx, r, most)
 		}

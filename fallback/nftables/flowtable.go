@@ -22,9 +22,9 @@ const flowtableLook = 5 * time.Second
 
 // flowtable keeps the devices of a table's flowtable in step with the node's.
 type flowtable struct {
-	lacking error     // why the kernel has no flowtable; nil: it has
-	lookAt  time.Time // when to look at the devices again
-	said    string    // the last error that was logged
+	lacking     error     // why the kernel has no flowtable; nil: it has
+	lookAt      time.Time // when to look at the devices again
+	lastWarning string    // the last error that was logged
 }
 
 // lacksFlowtable returns why the kernel cannot have the flowtable that is wanted; nil: it can, or none is.
@@ -128,11 +128,11 @@ func (w *worker) reportDevices(in, left int, err error) {
 	if err != nil {
 		s.Error = err.Error()
 	}
-	if s.Error != w.flowtable.said && s.Error != "" {
+	if s.Error != w.flowtable.lastWarning && s.Error != "" {
 		w.Log.Warn("the flowtable does not have every device: connections of the others take the usual path",
 			"devices", in, "leftOut", left, "error", err)
 	}
-	w.flowtable.said = s.Error
+	w.flowtable.lastWarning = s.Error
 	w.Report(func(f *fallback.FamilyStatus) { f.Flowtable = s })
 }
 

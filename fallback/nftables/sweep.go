@@ -84,13 +84,13 @@ func (s *sweep) add(p *rules.Service) {
 		return
 	}
 	for ref, v := range elementsOf(p) {
-		if h := s.hash(ref, v); !s.knows(h) {
+		if h := s.hash(ref, v); !s.isInstalled(h) {
 			s.listed[h] = true
 		}
 	}
 }
 
-func (s *sweep) knows(h uint64) bool { _, ok := s.listed[h]; return ok }
+func (s *sweep) isInstalled(h uint64) bool { _, ok := s.listed[h]; return ok }
 
 // elementsOf yields the elements of a Service port.
 func elementsOf(p *rules.Service) iter.Seq2[rules.Ref, rules.Value] {
@@ -128,7 +128,7 @@ func (s *sweep) compareChains() (done bool, drift string, err error) {
 
 // expect notes an element that the listing must have.
 func (s *sweep) expect(ref rules.Ref, v rules.Value) {
-	if h := s.hash(ref, v); !s.knows(h) {
+	if h := s.hash(ref, v); !s.isInstalled(h) {
 		s.listed[h] = false
 		s.absent++
 	}
@@ -158,7 +158,7 @@ func (s *sweep) list() (done bool, drift string, err error) {
 	}
 	last := false
 	if err == nil {
-		last, err = s.conn.NextElements(s.set, s.met)
+		last, err = s.conn.NextElements(s.set, s.noteListed)
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -174,8 +174,8 @@ func (s *sweep) list() (done bool, drift string, err error) {
 	return false, "", nil
 }
 
-// met notes an element that the listing has.
-func (s *sweep) met(ref rules.Ref, v rules.Value) {
+// noteListed records an element that the listing has.
+func (s *sweep) noteListed(ref rules.Ref, v rules.Value) {
 	h := s.hash(ref, v)
 	seen, known := s.listed[h]
 	switch {
@@ -196,7 +196,7 @@ func (s *sweep) lookUpForeign() (done bool, drift string, err error) {
 			return false, "", nil
 		}
 		delete(s.foreign, ref)
-		if s.w.Refused.Len() > 0 || s.knows(s.hash(ref, v)) {
+		if s.w.Refused.Len() > 0 || s.isInstalled(s.hash(ref, v)) {
 			continue
 		}
 		if have, ok, err := s.conn.Element(s.w.Family, ref); err != nil || ok && have.Value == v {

@@ -45,7 +45,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 		return nil, err
 	}
 
-	envelope := section{in: b, left: math.MaxInt64}
+	envelope := section{in: b, remaining: math.MaxInt64}
 	var of runtime.TypeMeta // this message shares the name of metav1.TypeMeta but not its encoding
 	for {
 		number, size, err := envelope.field()
@@ -55,7 +55,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 		case number == envelopeRaw && of.Kind != string(r.kind)+"List":
 			return nil, fmt.Errorf("asked for %ss, the answer is of kind %q", r.kind, brief.Line(of.Kind))
 		case number == envelopeRaw:
-			return r.decodeItems(&section{in: b, left: size})
+			return r.decodeItems(&section{in: b, remaining: size})
 		}
 		if size > maxObject {
 			return nil, errNotAList
@@ -75,7 +75,7 @@ func (r *resource) decodeList(in io.Reader) (*internalversion.List, error) {
 func (r *resource) decodeItems(s *section) (*internalversion.List, error) {
 	list := &internalversion.List{}
 	var buf bytes.Buffer
-	for s.left > 0 {
+	for s.remaining > 0 {
 		number, size, err := s.field()
 		if err != nil {
 			return nil, err
@@ -167,16 +167,16 @@ func (r *resource) keep(list *internalversion.List, o runtime.Object) {
 
 // section is a protobuf message, or the unread rest of it.
 type section struct {
-	in   *bufio.Reader
-	left int64
+	in        *bufio.Reader
+	remaining int64
 }
 
 // ReadByte is part of io.ByteReader.
 func (s *section) ReadByte() (byte, error) {
-	if s.left == 0 {
+	if s.remaining == 0 {
 		return 0, errNotAList
 	}
-	s.left--
+	s.remaining--
 	c, err := s.in.ReadByte()
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
@@ -195,10 +195,10 @@ func (s *section) field() (number int, size int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if tag&7 != wireLength || n > uint64(s.left) {
+	if tag&7 != wireLength || n > uint64(s.remaining) {
 		return 0, 0, errNotAList
 	}
-	s.left -= int64(n)
+	s.remaining -= int64(n)
 	return int(tag >> 3), int64(n), nil
 }
 

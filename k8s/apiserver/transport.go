@@ -78,9 +78,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || r.Method != http.MethodGet {
 		return res, err
 	}
-	body := &limitedBody{ReadCloser: res.Body, of: t, plural: path.Base(r.URL.Path), most: maxAnswer}
+	body := &limitedBody{ReadCloser: res.Body, of: t, plural: path.Base(r.URL.Path), limit: maxAnswer}
 	if r.Context().Value(objectByObject{}) != nil {
-		body.most = maxList
+		body.limit = maxList
 	}
 	if r.URL.Query().Get("continue") != "" {
 		body.read.Store(t.bytes(body.plural))
@@ -100,16 +100,16 @@ type limitedBody struct {
 	io.ReadCloser
 	of     *transport
 	plural string
-	most   int64
+	limit  int64
 	read   atomic.Int64 // a watch is not closed by the goroutine that reads it
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	read := b.read.Load()
-	if read >= b.most {
-		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errTooLong, b.most>>20)
+	if read >= b.limit {
+		return 0, fmt.Errorf("%w than %d MiB: the rest is not read", errTooLong, b.limit>>20)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most-read)])
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.limit-read)])
 	b.read.Add(int64(n))
 	return n, err
 }

@@ -95,7 +95,7 @@ var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 func has(ctx context.Context, b Backend, table string, chains ...string) (bool, error) {
 	var busy error
 	for _, f := range families {
-		t, err := found(b, f)
+		t, err := installedTables(b, f)
 		if err != nil || !t.InUse(table) {
 			continue
 		}
@@ -121,7 +121,7 @@ func countRules(ctx context.Context, b Backend) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for _, f := range families {
-		t, err := found(b, f)
+		t, err := installedTables(b, f)
 		if err != nil {
 			continue
 		}

@@ -41,7 +41,7 @@ func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chain
 
 // legacyDrops returns some chains of table filter as iptables -S prints them.
 func legacyDrops(ctx context.Context, f k8s.Family, chains []string) (lines []string, err error) {
-	t, err := found(Legacy, f)
+	t, err := installedTables(Legacy, f)
 	if err != nil || !t.InUse("filter") {
 		return nil, nil
 	}
@@ -91,7 +91,7 @@ func LegacyRules(ctx context.Context, f k8s.Family) (map[string]map[string][]str
 		if !in.InUse(table) {
 			continue
 		}
-		t, err := found(Legacy, f)
+		t, err := installedTables(Legacy, f)
 		if err != nil {
 			return nil, ErrNoPrograms
 		}

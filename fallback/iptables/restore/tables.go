@@ -58,8 +58,8 @@ func Open(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
 	return t, nil
 }
 
-// found returns tables whose programs are installed. Their version is not known.
-func found(b Backend, f k8s.Family) (*Tables, error) {
+// installedTables returns tables whose programs are installed. Their version is not known.
+func installedTables(b Backend, f k8s.Family) (*Tables, error) {
 	progs, err := find(b, f)
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func found(b Backend, f k8s.Family) (*Tables, error) {
 }
 
 func openTables(ctx context.Context, b Backend, f k8s.Family) (*Tables, error) {
-	t, err := found(b, f)
+	t, err := installedTables(b, f)
 	if err != nil {
 		return nil, err
 	}

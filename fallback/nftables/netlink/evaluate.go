@@ -107,7 +107,7 @@ func (w *follower) evaluate(o object, list []expression, g registers, s state, e
 		case maybe:
 			s.doubt = true
 			emit(s, next)
-		case either:
+		case timeDependent:
 			emit(s, next)
 		}
 	}
@@ -185,7 +185,7 @@ func (w *follower) meta(e *expression, g *registers, s *state) {
 	if e.has(unix.NFTA_META_SREG) {
 		if key == unix.NFT_META_MARK {
 			b, known := g.read(e.number(unix.NFTA_META_SREG), 4)
-			s.mark, s.unmarked = binary.NativeEndian.Uint32(b), !known
+			s.mark, s.markUnknown = binary.NativeEndian.Uint32(b), !known
 			if !known {
 				s.mark = 0
 			}
@@ -206,7 +206,7 @@ func (w *follower) meta(e *expression, g *registers, s *state) {
 			load(port(unix.ETH_P_IP))
 		}
 	case unix.NFT_META_MARK:
-		if load(host32(s.mark)); s.unmarked {
+		if load(host32(s.mark)); s.markUnknown {
 			g.forget(register, 4)
 		}
 	case unix.NFT_META_IIFNAME:
@@ -223,7 +223,7 @@ func (w *follower) device(register uint32, g *registers) {
 	name, wild := strings.CutSuffix(w.packet.Device, "*")
 	known := ^uint64(0)
 	switch {
-	case w.looped:
+	case w.loopedBack:
 		name = "lo"
 	case w.packet.FromNode: // it has come in by none
 		name = ""
@@ -312,13 +312,13 @@ func (w *follower) compare(e *expression, g *registers) truth {
 	case !ok:
 		return maybe
 	case op == unix.NFT_CMP_LT:
-		return is(order < 0)
+		return truthOf(order < 0)
 	case op == unix.NFT_CMP_LTE:
-		return is(order <= 0)
+		return truthOf(order <= 0)
 	case op == unix.NFT_CMP_GT:
-		return is(order > 0)
+		return truthOf(order > 0)
 	}
-	return is(order >= 0)
+	return truthOf(order >= 0)
 }
 
 func inRange(e *expression, g *registers) truth {
@@ -328,7 +328,7 @@ func inRange(e *expression, g *registers) truth {
 	if !ok {
 		return maybe
 	}
-	return is(low >= 0 && high <= 0).not(e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ)
+	return truthOf(low >= 0 && high <= 0).not(e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ)
 }
 
 // bitwise masks a register. Bytes that the mask clears are known.
@@ -373,7 +373,7 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 	found := w.element(name, string(key))
 	switch {
 	case !isMap:
-		return is(found != nil).not(e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), nil
+		return truthOf(found != nil).not(e.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), nil
 	case found == nil:
 		return no, nil
 	case set.verdicts:
@@ -391,7 +391,7 @@ func (w *follower) lookup(o object, e *expression, g *registers) (t truth, v *ve
 	if set.expires { // a client that session affinity remembers, until then
 		w.step(o, "element of "+name.name+" until it expires: ",
 			strings.Join(rules.Parts(w.family, []rules.Type{rules.Addr, rules.Port}, string(data)), " . "))
-		return either, nil
+		return timeDependent, nil
 	}
 	return yes, nil
 }
@@ -447,7 +447,7 @@ func (w *follower) match(e *expression, s state) truth {
 		if w.packet.Reply != nil {
 			now = establishedBit
 		}
-		return is(states&now != 0 || s.translated && states&dnatBit != 0).
+		return truthOf(states&now != 0 || s.translated && states&dnatBit != 0).
 			not(binary.NativeEndian.Uint16(info[invertAt:])&stateFlag != 0)
 	}
 	return maybe
@@ -462,7 +462,7 @@ func target(name string, s *state) verdict {
 		s.masquerade = true
 		return verdict{code: verdictAccept}
 	case "MARK", "CONNMARK", "HMARK":
-		s.mark, s.unmarked = 0, true
+		s.mark, s.markUnknown = 0, true
 		return verdict{code: verdictContinue}
 	case "LOG", "NFLOG", "AUDIT", "TRACE", "CLASSIFY", "TCPMSS", "TCPOPTSTRIP", "DSCP", "TOS", "ECN",
 		"TTL", "HL", "CHECKSUM", "SECMARK", "CONNSECMARK", "SET", "RATEEST", "IDLETIMER", "LED", "TEE":

@@ -69,9 +69,9 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 	case rules.Protocol:
 		return append(load(f, rules.L4Proto, 0), compare(false, []byte{s.Number}))
 	case rules.State:
-		return flagged(&expr.Ct{Key: expr.CtKeySTATE, Register: register(0)}, uint32(s.CtState))
+		return hasFlags(&expr.Ct{Key: expr.CtKeySTATE, Register: register(0)}, uint32(s.CtState))
 	case rules.Translated:
-		return flagged(&expr.Ct{Key: expr.CtKeySTATUS, Register: register(0)}, ctStatusDNAT)
+		return hasFlags(&expr.Ct{Key: expr.CtKeySTATUS, Register: register(0)}, ctStatusDNAT)
 	case rules.Answer:
 		direction := []byte{0} // IP_CT_DIR_ORIGINAL
 		if s.Is {
@@ -229,8 +229,8 @@ func mask(m, xor []byte) *expr.Bitwise {
 	}
 }
 
-// flagged matches values that have one of some flags.
-func flagged(loader expr.Any, flags uint32) []expr.Any {
+// hasFlags matches values that have one of some flags.
+func hasFlags(loader expr.Any, flags uint32) []expr.Any {
 	return []expr.Any{loader, mask(host32(flags), host32(0)), compare(true, host32(0))}
 }
 

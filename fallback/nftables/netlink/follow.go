@@ -65,13 +65,13 @@ func (c *Conn) Follow(
 // follower follows one packet.
 type follower struct {
 	*ruleset
-	family   k8s.Family
-	packet   *rules.Packet
-	protocol byte
-	service  map[string]rules.SetID // the sets of nkp's table by name
-	looped   bool                   // what the node sends to itself has come in again
+	family     k8s.Family
+	packet     *rules.Packet
+	protocol   byte
+	service    map[string]rules.SetID // the sets of nkp's table by name
+	loopedBack bool                   // what the node sends to itself has come in again
 	// connection tracking has not restored the destination of an answer yet
-	hidden      bool
+	notRestored bool
 	evaluations int
 
 	ways  []rules.Way
@@ -82,12 +82,12 @@ type follower struct {
 
 // state is what rules change of a packet. It is comparable, so that ways that meet again are followed once.
 type state struct {
-	to         netip.AddrPort
-	translated bool
-	masquerade bool
-	mark       uint32
-	unmarked   bool // the mark is not known
-	doubt      bool // see rules.Way
+	to          netip.AddrPort
+	translated  bool
+	masquerade  bool
+	mark        uint32
+	markUnknown bool // the mark is not known
+	doubt       bool // see rules.Way
 }
 
 func (w *follower) follow() {
@@ -113,7 +113,7 @@ func (w *follower) follow() {
 	others = w.pass(unix.NF_INET_POST_ROUTING, others)
 	if w.packet.FromNode {
 		local = w.pass(unix.NF_INET_POST_ROUTING, local)
-		w.looped = true
+		w.loopedBack = true
 		local = w.pass(unix.NF_INET_PRE_ROUTING, local)
 	}
 	local = w.pass(unix.NF_INET_LOCAL_IN, local)
@@ -145,11 +145,12 @@ func (w *follower) end(s state, f rules.Fate, at string) {
 func (w *follower) pass(hook uint32, in []state) []state {
 	for i := range w.bases {
 		b := &w.bases[i]
-		if b.hook != hook || b.nat && (hook == unix.NF_INET_LOCAL_IN || w.looped || w.packet.Reply != nil) {
+		if b.hook != hook ||
+			b.nat && (hook == unix.NF_INET_LOCAL_IN || w.loopedBack || w.packet.Reply != nil) {
 			continue // no chain for translated sources, and a connection passes those for destinations once
 		}
-		w.hidden = w.packet.Reply != nil && w.packet.Reply.Masquerade && hook == unix.NF_INET_PRE_ROUTING &&
-			b.priority < priorityDNAT
+		w.notRestored = w.packet.Reply != nil && w.packet.Reply.Masquerade &&
+			hook == unix.NF_INET_PRE_ROUTING && b.priority < priorityDNAT
 
 		var out stateSet
 		for _, s := range in {
@@ -291,14 +292,14 @@ func (w *follower) header(base uint32, to netip.AddrPort) (b []byte, known uint6
 		b = make([]byte, 20)
 		put(9, []byte{w.protocol})
 		put(12, from.Addr().AsSlice())
-		if !w.hidden {
+		if !w.notRestored {
 			put(16, to.Addr().AsSlice())
 		}
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER:
 		b = make([]byte, 40)
 		put(6, []byte{w.protocol})
 		put(8, from.Addr().AsSlice())
-		if !w.hidden {
+		if !w.notRestored {
 			put(24, to.Addr().AsSlice())
 		}
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER:

@@ -66,10 +66,10 @@ const (
 	no truth = iota
 	yes
 	maybe
-	either // at one time or another
+	timeDependent // at one time or another
 )
 
-func is(b bool) truth {
+func truthOf(b bool) truth {
 	if b {
 		return yes
 	}
@@ -80,7 +80,7 @@ func (t truth) not(invert bool) truth {
 	if !invert || t == maybe {
 		return t
 	}
-	return is(t == no)
+	return truthOf(t == no)
 }
 
 // equals reports whether a register has a value.

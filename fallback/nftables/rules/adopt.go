@@ -58,9 +58,10 @@ func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)
-			list = append(list, a.in(Services, NodePorts), a.in(Refused, RefusedNodePorts))
+			list = append(list, a.ref(Services, NodePorts), a.ref(Refused, RefusedNodePorts))
 			if c.CountTraffic {
-				list = append(list, a.in(TrafficIn, NodePortTrafficIn), a.in(TrafficOut, NodePortTrafficOut))
+				list = append(list,
+					a.ref(TrafficIn, NodePortTrafficIn), a.ref(TrafficOut, NodePortTrafficOut))
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (b *builder) remember(a at, chain string) {
 			return nil
 		})})
 	}
-	b.out.Elements[a.in(Remember, NodePortRemember)] = Value{Data: "goto " + name}
+	b.out.Elements[a.ref(Remember, NodePortRemember)] = Value{Data: "goto " + name}
 }
 
 func (b *builder) add(c Chain) { b.out.Own.Chains = append(b.out.Own.Chains, c) }

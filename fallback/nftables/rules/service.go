@@ -152,8 +152,8 @@ type at struct {
 	slots  key // of the frontend that has its slots
 }
 
-// in returns set's counterpart for NodePorts if the frontend is one.
-func (a at) in(set, ofPorts SetID) Ref {
+// ref returns set's counterpart for NodePorts if the frontend is one.
+func (a at) ref(set, ofPorts SetID) Ref {
 	if a.isPort {
 		set = ofPorts
 	}
@@ -209,10 +209,10 @@ func (b *builder) frontend(f *k8s.Frontend) {
 				b.pick(a, set)
 			}
 		}
-		b.out.Elements[a.in(Services, NodePorts)] = Value{Data: "goto " + entry}
+		b.out.Elements[a.ref(Services, NodePorts)] = Value{Data: "goto " + entry}
 		if b.CountTraffic {
-			b.out.Elements[a.in(TrafficIn, NodePortTrafficIn)] = Value{}
-			b.out.Elements[a.in(TrafficOut, NodePortTrafficOut)] = Value{}
+			b.out.Elements[a.ref(TrafficIn, NodePortTrafficIn)] = Value{}
+			b.out.Elements[a.ref(TrafficOut, NodePortTrafficOut)] = Value{}
 		}
 		if b.AffinitySeconds > 0 {
 			b.remember(a, remember)
@@ -229,17 +229,17 @@ func (b *builder) frontend(f *k8s.Frontend) {
 		refuse = sourceRange
 	}
 	if refuse != "" {
-		b.out.Elements[a.in(Refused, RefusedNodePorts)] = Value{Data: "goto " + refuse}
+		b.out.Elements[a.ref(Refused, RefusedNodePorts)] = Value{Data: "goto " + refuse}
 	}
 }
 
 // pick adds what picks an endpoint of a set for a frontend.
 func (b *builder) pick(a at, set k8s.Set) {
 	slots, offset := b.slots[set], slotOffset(set)
-	spreadSet, affinitySet := a.in(Spread, NodePortSpread), a.in(Affinity, NodePortAffinity)
+	spreadSet, affinitySet := a.ref(Spread, NodePortSpread), a.ref(Affinity, NodePortAffinity)
 	if set == k8s.OnNode {
-		spreadSet = a.in(SpreadLocal, NodePortSpreadLocal)
-		affinitySet = a.in(AffinityLocal, NodePortAffinityLocal)
+		spreadSet = a.ref(SpreadLocal, NodePortSpreadLocal)
+		affinitySet = a.ref(AffinityLocal, NodePortAffinityLocal)
 	}
 	if _, has := b.out.Elements[a.slot(offset)]; !has {
 		for i, e := range slots {
