@@ -33,10 +33,12 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 	if len(s.NodeIPs) > 0 {
 		return nil, nil
 	}
+
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, err
 	}
+
 	ipvs, here := 0, by != mode.OVS
 	for _, l := range links {
 		a := l.Attrs()
@@ -48,6 +50,7 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 	if !here {
 		return nil, nil
 	}
+
 	var ips []netip.Addr
 	add := func(a net.IP, link int) {
 		ip, ok := netip.AddrFromSlice(a)
@@ -57,6 +60,7 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 			ips = append(ips, ip)
 		}
 	}
+
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, err
@@ -64,6 +68,7 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 	for _, a := range addrs { // those of an interface that is down have no route
 		add(a.IP, a.LinkIndex)
 	}
+
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
 		routes, err := netlink.RouteListFiltered(family, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
@@ -78,6 +83,7 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 			}
 		}
 	}
+
 	slices.SortFunc(ips, netip.Addr.Compare)
 	return ips, nil
 }
@@ -95,8 +101,10 @@ func (s *Settings) watchAddresses(ctx context.Context, by mode.Mode, last []neti
 			}
 		}
 		defer end()
+
 		tick := time.NewTicker(addressesPeriod)
 		defer tick.Stop()
+
 		for subscribe := time.After(0); ; {
 			select {
 			case <-subscribe:
@@ -117,6 +125,7 @@ func (s *Settings) watchAddresses(ctx context.Context, by mode.Mode, last []neti
 			case <-ctx.Done():
 				return
 			}
+
 			ips, err := s.LocalAddresses(by)
 			if err != nil {
 				log.Warn("cannot list the node's addresses", "error", err)
@@ -126,6 +135,7 @@ func (s *Settings) watchAddresses(ctx context.Context, by mode.Mode, last []neti
 				continue
 			}
 			last = ips
+
 			select {
 			case out <- slices.Clone(ips):
 			case <-ctx.Done():

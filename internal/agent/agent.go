@@ -133,20 +133,25 @@ func New(o Options) (*Agent, error) {
 		warned:   map[k8s.Warning]bool{},
 		settling: settling{settle: settleMemory},
 	}
+
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)
+
 	a.modes.Announce = func(text string) {
 		a.log.Warn(text)
 		a.events.Node(apiserver.EventWarning, "OtherDataPlane", "Serve", text)
 	}
+
 	a.startup.note(&a.startup.chosen)
 	if err := a.makeMetrics(&o); err != nil {
 		return nil, err
 	}
+
 	a.proxy = health.NewProxy(health.ProxyOptions{
 		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.Fallback.SyncPeriod, Stuck: a.watch.Stuck,
 		OnResponse: a.metrics.HealthAnswer, Log: o.Log,
 	})
+
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
 		OnFailure: func(name k8s.ServiceName, at netip.AddrPort, err error) {
@@ -154,13 +159,16 @@ func New(o Options) (*Agent, error) {
 		},
 		Log: o.Log,
 	})
+
 	a.ports = ports.NewWatcher(ports.WatcherOptions{
 		OnConflict: func(c ports.Conflict) { a.warnService(c.Service.ServiceName, "PortInUse", "Serve", c.String()) },
 		Log:        o.Log,
 	})
+
 	if err := a.makePlanes(o.DB); err != nil {
 		return nil, err
 	}
+
 	a.followers = append(a.followers, a.checks, a.ports)
 	return a, nil
 }
@@ -185,12 +193,15 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Warn(text)
 		a.events.Node(apiserver.EventWarning, "DataPlaneChanged", "StartServiceProxy", text)
 	}
+
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
 		// What stands beside it is noted when that is decided, and what has to go stays noted until it has.
 		a.noteModes(append([]mode.Mode{a.mode}, others(a.mode, a.lastModes)...)...)
 	}
+
 	a.sysctls = a.set.ApplySysctls(a.log)
 	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
+
 	g, ctx := errgroup.WithContext(ctx)
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
 	g.Go(func() error { return a.source.Run(ctx, a.box) })
@@ -203,9 +214,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	})
+
 	for _, f := range a.followers {
 		a.spawn(f.Run)
 	}
+
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.watch.Run(ctx) })
 	g.Go(func() error { return notify.Run(ctx, a.watchdogSign) })
@@ -215,6 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })
 	}
+
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -248,9 +262,11 @@ func (a *Agent) loop(ctx context.Context) error {
 		a.log.Warn("cannot list the node's addresses", "error", err)
 	}
 	a.tracker.SetLocalAddresses(ips)
+
 	addresses := a.set.watchAddresses(ctx, a.mode, ips, a.log)
 	patience := time.NewTimer(podCIDRPatience)
 	defer patience.Stop()
+
 	for {
 		a.life.Rest()
 		select {
@@ -340,6 +356,7 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 		} else if logged++; logged <= maxNewWarnings {
 			a.log.Warn(w.String())
 		}
+
 		if w.Ref.Kind == k8s.KindService {
 			text := w.Text
 			if w.Field != "" {
@@ -348,9 +365,11 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, apiserver.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
 		}
 	}
+
 	if logged > maxNewWarnings {
 		a.log.Warn("more warnings are not logged: nkp status lists all of them", "more", logged-maxNewWarnings)
 	}
+
 	if changed {
 		clear(a.warned)
 		for _, w := range ws {

@@ -48,8 +48,10 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 	case !delivered:
 		return nil, a.notSynced()
 	}
+
 	slices.SortFunc(names, k8s.PortName.Compare)
 	list := &FlowList{Node: a.set.NodeName, Mode: string(a.mode), ServicePorts: len(names), Objects: []dataplane.Object{}}
+
 	for _, pl := range active.all {
 		for _, n := range names {
 			to := dataplane.Listing{Most: most - len(list.Objects)}
@@ -65,6 +67,7 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 			list.More += to.More
 		}
 	}
+
 	return list, nil
 }
 

@@ -40,6 +40,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 			r.Live = live.Silent(err.Error())
 			return nil
 		}
+
 		sw, err := s.bridgeOf(ctx, now, db)
 		if err != nil {
 			return err
@@ -48,6 +49,7 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 			return err
 		}
 		return s.CompareOwn(ctx, m, q, r)
+
 	case now.fallback != nil:
 		inForce := *s
 		inForce.Fallback, inForce.IPTablesBackend = now.fallback.Options()
@@ -78,11 +80,13 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 	if err != nil {
 		return nil, err
 	}
+
 	sw, err := s.LiveSwitch(db)
 	if err != nil {
 		return nil, err
 	}
 	sw.Config, sw.Owner, sw.Installed = cfg, now.bridge.Owner, now.bridge.Installed
+
 	sw.Packets = func(ctx context.Context, name k8s.PortName) (*trace.Packets, error) {
 		first, c, err := now.bridge.PortCounters(ctx, name)
 		if err != nil {
@@ -94,10 +98,12 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		}
 		return p, nil
 	}
+
 	sw.Diff = func(ctx context.Context) (*live.Differences, error) {
 		d, err := now.bridge.Differences(ctx)
 		return LiveDifferences(&d), err
 	}
+
 	sw.Unmarks = now.bridge.Unmarks
 	return sw, nil
 }

@@ -39,6 +39,7 @@ const counterPatience = 2 * time.Second
 // certificate cannot be read.
 func (a *Agent) makeMetrics(o *Options) error {
 	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect, Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
+
 	if o.Metrics.Services {
 		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
 			for _, l := range a.watch.Working() {
@@ -50,6 +51,7 @@ func (a *Agent) makeMetrics(o *Options) error {
 			return by, err
 		})
 	}
+
 	so := metrics.ServerOptions{
 		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling, ProxyMode: proxyMode(a.mode),
 		Config: o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
@@ -57,6 +59,7 @@ func (a *Agent) makeMetrics(o *Options) error {
 			a.events.Node(apiserver.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
 		},
 	}
+
 	if a.reviewer != nil {
 		so.Protect = a.reviewer.Protect
 	}
@@ -66,6 +69,7 @@ func (a *Agent) makeMetrics(o *Options) error {
 			return fmt.Errorf("--metrics-tls-cert-file: %w", err)
 		}
 	}
+
 	a.metricsServer = metrics.NewServer(a.metrics, so)
 	return nil
 }
@@ -130,6 +134,7 @@ func (a *Agent) count() *snapshot {
 		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
 		planes: a.planes, nodeIPs: a.model.Node.IPs,
 	}
+
 	if a.leftovers != "" {
 		t.warnings++
 	}
@@ -139,12 +144,14 @@ func (a *Agent) count() *snapshot {
 	if a.synced && !a.delivered {
 		t.warnings++
 	}
+
 	for n, sp := range a.model.Ports {
 		t.ports[n.Family]++
 		t.endpoints[n.Family] += len(sp.ClusterEndpoints)
 		if len(sp.LocalEndpoints) > 0 || len(sp.ClusterEndpoints) == 0 {
 			continue
 		}
+
 		inside, outside := 0, 0
 		var router k8s.Router
 		for i := range sp.Frontends {
@@ -156,9 +163,11 @@ func (a *Agent) count() *snapshot {
 				outside = 1
 			}
 		}
+
 		t.internal[n.Family] += inside
 		t.external[n.Family] += outside
 	}
+
 	return t
 }
 
@@ -167,12 +176,14 @@ func (a *Agent) count() *snapshot {
 func (a *Agent) collect(emit metrics.Emit) {
 	ctx, cancel := context.WithTimeout(context.Background(), loopWait)
 	defer cancel()
+
 	var now *snapshot
 	if a.ask(ctx, func() { now = a.count() }) == nil {
 		a.lastSnapshot.Store(now)
 	} else if now = a.lastSnapshot.Load(); now == nil {
 		now = &snapshot{}
 	}
+
 	working := map[string]float64{}
 	for _, l := range a.watch.Working() {
 		working[l.Loop] = l.For.Seconds()
@@ -180,26 +191,31 @@ func (a *Agent) collect(emit metrics.Emit) {
 	for _, name := range a.watch.Names() {
 		emit(metrics.LoopStalled, working[name], name)
 	}
+
 	emit(metrics.SourceSynced, truth(now.synced))
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
 		emit(metrics.SourceAnswers, truth(server.Answers()))
 	}
 	emit(metrics.SourceErrors, float64(now.errors))
+
 	for _, f := range dataplane.Families {
 		emit(metrics.ServicePorts, float64(now.ports[f]), f.String())
 		emit(metrics.Endpoints, float64(now.endpoints[f]), f.String())
 		emit(metrics.NoLocalEndpoints, float64(now.internal[f]), "internal", f.String())
 		emit(metrics.NoLocalEndpoints, float64(now.external[f]), "external", f.String())
 	}
+
 	conflicts, unbound := len(a.ports.Conflicts()), len(a.checks.Failures())
 	emit(metrics.Conflict, float64(conflicts))
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
 	warnings += len(a.modes.Reasons()) + len(a.metricsWarnings())
+
 	if p := now.planes.fallback; p != nil {
 		served := p.Detail()
 		warnings += len(notForwarding(&served, now.nodeIPs))
 	}
+
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own
 	defer stop()
 	warnings += now.planes.collect(asking, emit)
@@ -236,6 +252,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 				emitDrops(d, emit)
 			}
 		}
+
 		emit(metrics.Refused, float64(refused), pl.label)
 	}
 	return warnings
@@ -313,12 +330,14 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	for _, f := range s.Failures {
 		refused[f.Service] = true
 	}
+
 	for call, n := range s.Calls {
 		emit(metrics.HNSCalls, float64(n.OK), call, "ok")
 		emit(metrics.HNSCalls, float64(n.Failed), call, "failed")
 	}
 	emit(metrics.HNSSyncs, float64(s.Syncs-s.SyncErrors), "ok")
 	emit(metrics.HNSSyncs, float64(s.SyncErrors), "failed")
+
 	for operation, n := range map[string]uint64{
 		"created": s.Counts.Created, "modified": s.Counts.Modified, "replaced": s.Counts.Replaced, "deleted": s.Counts.Deleted, "failed": s.Counts.Failed,
 	} {
@@ -327,15 +346,18 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	for f, n := range s.Counts.FailedLoadBalancers {
 		emit(metrics.HNSLoadBalancerFailures[f.Op], float64(n), f.Family.String(), f.Type, f.Error)
 	}
+
 	emit(metrics.HNSObjects, float64(s.Objects.Endpoints), "endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.LoadBalancers), "load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.Foreign), "foreign_load_balancer")
 	emit(metrics.HNSObjects, float64(s.Objects.StaleEndpoints), "stale_endpoint")
 	emit(metrics.HNSObjects, float64(s.Objects.StaleLoadBalancers), "stale_load_balancer")
+
 	if b := s.FreePortBlocks; b != nil {
 		emit(metrics.HNSFreePortBlocks, float64(b.TCP), "tcp")
 		emit(metrics.HNSFreePortBlocks, float64(b.UDP), "udp")
 	}
+
 	return len(refused)
 }
 

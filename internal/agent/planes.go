@@ -53,6 +53,7 @@ type planes struct {
 func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	hooks := a.hooks(a.mode)
 	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced
+
 	var p dataplane.Plane
 	var err error
 	switch a.mode {
@@ -76,6 +77,7 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	if err != nil {
 		return err
 	}
+
 	a.main = planes{all: []plane{{p, kinds[a.mode]}}, bridge: a.bridge, fallback: a.fallback}
 	a.planes = a.main
 	a.followers = append(a.followers, p)
@@ -137,11 +139,13 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	if a.hostPlaneOpen = a.set.HostTrafficOpen(form, m.Node.IPs); a.hostPlaneOpen {
 		return
 	}
+
 	scope, ok := a.set.IPTablesScope(form)
 	if !ok {
 		a.noHostPlane(ctx)
 		return
 	}
+
 	by, why := a.set.Beside(ctx, scope, func() []mode.Mode { return a.lastModes })
 	if by == "" {
 		a.hostPlaneOff = "Service traffic from the node itself is not handled: " + why
@@ -151,21 +155,25 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	if why != "" {
 		a.log.Info("Service traffic from the node itself is handled by iptables, not nftables", "reason", why)
 	}
+
 	p, err := a.newFallback(by, scope, a.hooks(by))
 	if err != nil {
 		a.hostPlaneOff = fmt.Sprintf("Service traffic from the node itself is not handled by %s: %v", by, err)
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
+
 	a.noteModes(append([]mode.Mode{mode.OVS, by}, others(by, a.lastModes)...)...)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
 	if scope == serving.Own {
 		beside = &localTraffic{Plane: p}
 	}
+
 	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[by]}}, bridge: a.bridge, fallback: p}
 	a.followers = append(a.followers, beside)
 	beside.Update(m, m.Everything())
+
 	a.spawn(func(ctx context.Context) error {
 		watched, stop := context.WithCancel(ctx)
 		defer stop()

@@ -88,25 +88,30 @@ func podPorts(sw *ovsdb.Switch) []PodPort {
 			State:     "ok",
 			Problems:  append(append([]string{}, p.Dead...), p.Limited...),
 		}
+
 		if len(p.Limited) > 0 {
 			port.State = "limited"
 		}
+
 		if p.OFPort == 0 {
 			why := cmp.Or(p.Error, "ovs-vswitchd has not given it one, and no error")
 			port.Problems = append([]string{"it has no OpenFlow number: " + why}, port.Problems...)
 		}
+
 		switch {
 		case p.LinkDown:
 			port.Link = "down"
 		case p.Type != "":
 			port.Link = "-"
 		}
+
 		if p.LinkDown && len(p.Dead) == 0 {
 			port.Problems = append(port.Problems, "Interface.link_state is down: nothing passes")
 		}
 		if p.OFPort == 0 || p.LinkDown || len(p.Dead) > 0 {
 			port.State = "dead"
 		}
+
 		list = append(list, port)
 	}
 	return list

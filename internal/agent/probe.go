@@ -73,6 +73,7 @@ func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace
 	if db != nil {
 		_, atPort = db.PortByIP(q.From.Addr())
 	}
+
 	switch {
 	case r.Service == "" || r.Gap || sp == nil:
 		return errors.New("not probed: nothing of nkp's handles this packet, so that a probe would not test it")
@@ -93,6 +94,7 @@ func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace
 	case !onBridge && sp.AffinitySeconds > 0:
 		return fmt.Errorf("not probed: %s has session affinity, and in mode %s a probe would bind this node to an endpoint", r.Service, now.fallback.Name())
 	}
+
 	var err error
 	if onBridge {
 		err = s.throughBridge(ctx, now, db, p)
@@ -110,6 +112,7 @@ func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace
 	if err != nil {
 		return fmt.Errorf("not probed: %w", err)
 	}
+
 	if err := p.run(ctx); err != nil {
 		return fmt.Errorf("not probed: %w", err)
 	}
@@ -137,11 +140,13 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	if err != nil {
 		return err
 	}
+
 	p.each, p.link, p.count, p.whyLost = now.bridge.Connections, now.bridge.BeginProbe, now.bridge.Counted, now.bridge.WhyLost
 	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string { return sw.Leaving(ctx, p.q, p.r, endpoint) }
 	p.forget = func(ctx context.Context, endpoint netip.AddrPort) error {
 		return now.bridge.ForgetProbe(ctx, p.pipeline(flow.PortLocal), endpoint)
 	}
+
 	if p.r.Source == k8s.ThisNode {
 		return nil
 	}
@@ -157,6 +162,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 			port.MAC, port.FarMAC = macs[0], false
 		}
 	}
+
 	switch local := func(text string) bool {
 		at, err := netip.ParseAddrPort(text)
 		return err == nil && slices.ContainsFunc(sw.Config.Pods, func(p pipeline.Pod) bool { return p.IP == at.Addr() })
@@ -177,6 +183,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	default:
 		return errors.New("the MAC of the pods' router is not known: run nkp with --gateway-mac MAC")
 	}
+
 	p.port, p.others = &port, sw.Config.OthersDecide() && !sw.Config.LocalDelivery
 	return nil
 }
@@ -345,6 +352,7 @@ func (p *prober) packetOut(ctx context.Context, link *bridge.Probing) (closeConn
 		return nil, err
 	}
 	p.Step("sent at port %s (%d), from MAC %s to MAC %s: %s", p.port.Name, p.port.OFPort, p.port.MAC, p.router, p.q)
+
 	timeout := time.NewTimer(probeWait)
 	defer timeout.Stop()
 	select {
@@ -357,6 +365,7 @@ func (p *prober) packetOut(ctx context.Context, link *bridge.Probing) (closeConn
 	case <-ctx.Done():
 		p.Outcome = p.silence()
 	}
+
 	return func(ctx context.Context) {
 		if p.Outcome == trace.Refused {
 			return
@@ -388,6 +397,7 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 	if p.q.Protocol == "UDP" {
 		network, d.LocalAddr = "udp", net.UDPAddrFromAddrPort(p.q.From)
 	}
+
 	p.Step("sent by a socket of this node: %s", p.q)
 	begun := time.Now()
 	conn, err := d.DialContext(context.WithoutCancel(ctx), network, p.q.To.String()) // what is sent is waited for
@@ -398,6 +408,7 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 			_, err = udp.Read(make([]byte, 1))
 		}
 	}
+
 	after, by := time.Since(begun), ""
 	if link != nil {
 		select {
@@ -408,6 +419,7 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 		default:
 		}
 	}
+
 	switch timeout := net.Error(nil); {
 	case err == nil:
 		p.heard(trace.Answered, "", after)
@@ -426,6 +438,7 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 		}
 		return nil, err
 	}
+
 	return func(context.Context) {
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0) // a reset, which leaves nothing at either end

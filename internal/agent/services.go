@@ -99,6 +99,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 			skipped = f.skipped(a.tracker)
 		}
 	})
+
 	switch {
 	case err != nil:
 		return nil, err
@@ -106,6 +107,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 		return nil, a.notSynced()
 	}
 	// Both wait for a switch that does not answer: once, not one after the other.
+
 	soon, cancel := context.WithTimeout(ctx, countersWait)
 	defer cancel()
 	read := make(chan counted, 1)
@@ -115,6 +117,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	if err != nil {
 		return nil, err
 	}
+
 	list.Notes = append(list.Notes, notes...)
 	listeners := a.listenerProblems()
 	list.Time = time.Now()
@@ -122,6 +125,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	if away := a.sourceAway(); away != "" {
 		list.Notes = append(list.Notes, away)
 	}
+
 	slices.SortFunc(names, k8s.PortName.Compare)
 	for batch := range slices.Chunk(names, servicesBatch) {
 		err := a.ask(ctx, func() {
@@ -147,6 +151,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 			return nil, err
 		}
 	}
+
 	if err := a.ask(ctx, func() { list.Services = append(list.Services, a.refusedServices(refused)...) }); err != nil {
 		return nil, err
 	}
@@ -154,6 +159,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	if f.Connections {
 		active.addOutcomes(ctx, list)
 	}
+
 	return list, nil
 }
 

@@ -29,10 +29,12 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 			}
 		}
 	}
+
 	each(func(_ *ServiceInfo, _ *EndpointInfo, at netip.AddrPort) { outcomes[at] = &dpctl.Outcomes{} })
 	if len(outcomes) == 0 {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, outcomesWait)
 	defer cancel()
 	err := p.connections(ctx, func(c *dpctl.Connection) error {
@@ -45,6 +47,7 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 		list.Notes = append(list.Notes, "cannot read whether endpoints answered their last TCP connections: "+err.Error())
 		return
 	}
+
 	each(func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort) {
 		e.Connections = outcomes[at]
 		if problem := outcomes[at].Problem(time.Now()); problem != "" {

@@ -117,17 +117,21 @@ func (a *Agent) mux() *http.ServeMux {
 		}
 		io.WriteString(w, text)
 	})
+
 	mux.HandleFunc("GET /v1/trace", a.serveTrace)
 	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
 	mux.HandleFunc("POST /v1/trace/probe", a.serveProbe)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
+
 	mux.HandleFunc("GET /v1/pods", func(w http.ResponseWriter, r *http.Request) {
 		list, err := a.pods(r.Context())
 		reply(w, list, err)
 	})
+
 	mux.HandleFunc("GET /v1/flows", a.serveFlows)
 	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, r *http.Request) { reply(w, a.report(r.Context()), nil) })
 	mux.HandleFunc("POST /v1/log-level", a.serveLogLevel)
+
 	return mux
 }
 
@@ -276,6 +280,7 @@ func printable(text []byte) []byte {
 		} else if !keep(r) {
 			r = utf8.RuneError
 		}
+
 		if r == utf8.RuneError {
 			out = utf8.AppendRune(out, r)
 		} else {
@@ -291,6 +296,7 @@ func (c *Caller) request(ctx context.Context, method, path string) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
+
 	begun := time.Now()
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -301,6 +307,7 @@ func (c *Caller) request(ctx context.Context, method, path string) ([]byte, erro
 	if c.remote {
 		most = maxRemoteAnswer
 	}
+
 	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
 	if err != nil {
 		return nil, err
@@ -308,12 +315,14 @@ func (c *Caller) request(ctx context.Context, method, path string) ([]byte, erro
 	if int64(len(body)) > most {
 		return nil, fmt.Errorf("nkp on %s: the answer is longer than %d MiB", c.path, most>>20)
 	}
+
 	if c.remote {
 		body = printable(body)
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("nkp on %s: %s", c.path, strings.TrimSpace(string(body)))
 	}
+
 	return body, nil
 }
 

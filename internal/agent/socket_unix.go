@@ -74,11 +74,13 @@ func removeDead(path string) error {
 	if kind := info.Mode().Type(); kind != os.ModeSocket {
 		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
 	}
+
 	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no
 	// processor.
 	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
 	defer cancel()
 	conn, err := dial(ctx, path)
+
 	switch {
 	case err == nil:
 		conn.Close()
@@ -90,6 +92,7 @@ func removeDead(path string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	}
+
 	return fmt.Errorf("--socket %s: it seems to be the socket of another program, and stays (%w): choose another --socket", path, err)
 }
 

@@ -79,6 +79,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Loops = append(s.Loops, l)
 		}
 	}
+
 	active := a.main // the agent's loop may have added the host's plane since
 	var nodeIPs []netip.Addr
 	wait, cancel := context.WithTimeout(ctx, loopWait)
@@ -117,6 +118,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			warnings = append(warnings, w.String())
 		}
 	})
+
 	switch {
 	case ctx.Err() != nil:
 		return s, ctx.Err()
@@ -131,6 +133,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			}
 		}
 	}
+
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
 		answers := server.Answers()
 		s.Source.Answers = &answers
@@ -138,6 +141,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Source.AwaySince = &since
 		}
 	}
+
 	s.Start = a.startStatus()
 	for _, pl := range active.all {
 		st, err := pl.Status(ctx)
@@ -157,9 +161,11 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 		warnings = append(warnings, st.Warnings...)
 	}
+
 	if s.Status != nil && s.NFTables != nil && s.HostTraffic == bridge.HostIPTables { // what auto stands for
 		s.HostTraffic = bridge.HostNFTables
 	}
+
 	if a.extraWarnings != nil {
 		warnings = append(warnings, a.extraWarnings()...)
 	}
@@ -168,6 +174,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())
 	}
+
 	s.Warnings = append([]string{}, slices.Concat(a.sysctls, a.checks.Failures(), warnings)...)
 	return s, nil
 }

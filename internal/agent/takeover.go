@@ -34,10 +34,12 @@ func (a *Agent) takeOver(ctx context.Context) {
 	if m == "" {
 		return // the next start goes on
 	}
+
 	old := others(m, a.lastModes)
 	var errs []error
 	named := a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic == bridge.HostIPTables
 	asked := (m == a.mode || named) && a.set.ServiceProxyName == "" // to replace kube-proxy
+
 	if asked && (m == mode.IPTables || m == mode.NFTables) {
 		switch n, err := nftables.RemoveKubeProxyTables(); {
 		case err != nil && m == mode.IPTables: // without nf_tables there is none
@@ -48,6 +50,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 			a.log.Info("removed kube-proxy's tables from nftables", "tables", n)
 		}
 	}
+
 	if asked && m == mode.NFTables && !slices.Contains(old, mode.IPTables) {
 		switch occupied, err := iptables.Occupied(ctx); {
 		case err != nil: // without iptables there are no chains
@@ -56,6 +59,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 			old = append(old, mode.IPTables)
 		}
 	}
+
 	var take func() (bool, error)
 	if m == mode.IPTables {
 		backend := ""
@@ -64,6 +68,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 		}
 		take = func() (bool, error) { return iptables.TakeLocalnet(ctx, backend) }
 	}
+
 	for _, o := range old {
 		var err error
 		if o == mode.NFTables {
@@ -73,6 +78,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 		}
 		errs = append(errs, err)
 	}
+
 	if ctx.Err() != nil {
 		return // the next start goes on
 	}
@@ -82,9 +88,11 @@ func (a *Agent) takeOver(ctx context.Context) {
 		_ = a.ask(ctx, func() { a.leftovers = text }) // fails only on shutdown
 		return
 	}
+
 	if len(old) == 0 {
 		return
 	}
+
 	a.log.Info("removed what another data plane had installed", "planes", old, "mode", a.mode)
 	_ = a.ask(ctx, func() {
 		modes := []mode.Mode{a.mode}
@@ -116,9 +124,11 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m mode.Mode) {
 				m = mode.Mode(a.planes.all[1].label)
 			}
 		})
+
 		if err != nil || m != "" || missing {
 			return m
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-wait.C:

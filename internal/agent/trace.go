@@ -61,15 +61,18 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 	if !handed {
 		return nil, a.notSynced()
 	}
+
 	if ask.Live && now.bridge != nil {
 		soon, cancel := context.WithTimeout(ctx, portsWait)
 		now.bridge.Asked(soon) // what switchNow has of ports is as new as this, if the switch answers
 		cancel()
 	}
+
 	pod, err := PodAddresses(ctx, now.switchNow(), a.source, ends.Pod)
 	if err != nil {
 		return nil, err
 	}
+
 	var model k8s.Model
 	var q trace.Question
 	var unknown error
@@ -79,6 +82,7 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 		if q, names, unknown = ends.Resolve(a.model, pod); unknown != nil {
 			return
 		}
+
 		now = a.planes
 		model.Node, model.Detector, model.ServiceCIDRs = a.model.Node, a.model.Detector, a.model.ServiceCIDRs
 		c := a.traceCluster()
@@ -86,23 +90,28 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 		r = trace.Explain(c, q)
 		model.Ports = map[k8s.PortName]*k8s.ServicePort{r.Port: a.model.Ports[r.Port]}
 		r.Steps = append(names, r.Steps...)
+
 		if ask.Reply {
 			r.ExplainReply(q, &model.Node)
 		}
 		if away := a.sourceAway(); away != "" {
 			r.Steps = append([]string{away}, r.Steps...)
 		}
+
 		r.Steps = append(r.Steps, a.listeners(q, r)...)
 		if r.Verdict == trace.Deliver {
 			states := slices.DeleteFunc(a.tracker.EndpointStates(r.Port), func(e k8s.EndpointState) bool { return !slices.Contains(r.Endpoints, e.Addr.String()) })
 			doubts = a.set.deadPorts(now.switchNow(), &model.Node, states)
 		}
+
 		doubts = append(doubts, a.set.clientPort(now.switchNow(), &model.Node, q, r)...)
 		r.Steps = append(r.Steps, doubts...)
 	})
+
 	if err = errors.Join(err, unknown); err != nil {
 		return nil, err
 	}
+
 	if ask.Live {
 		err = a.set.compare(ctx, &now, &model, q, r)
 		for _, text := range doubts {
@@ -111,9 +120,11 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 			}
 		}
 	}
+
 	if ask.Probe && err == nil {
 		err = a.set.probe(ctx, &now, &model, q, r)
 	}
+
 	return r, err
 }
 

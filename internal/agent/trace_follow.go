@@ -38,6 +38,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 			r = trace.Explain(c, q)
 		}
 	})
+
 	db := now.switchNow()
 	switch {
 	case err != nil:
@@ -58,6 +59,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 	case now.fallback != nil:
 		return live.KernelSample(kernelConnections(ctx, q), q)
 	}
+
 	return nil, ErrNoLive
 }
 

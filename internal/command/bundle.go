@@ -144,6 +144,7 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	now := time.Now().UTC().Truncate(time.Second)
 	base := strings.ReplaceAll("nkp-bundle-"+cmp.Or(b.node, "unknown")+"-"+now.Format("20060102T150405Z"), "/", "_")
+
 	archive, unread, err := b.archive(base, now)
 	if err != nil {
 		return err
@@ -151,10 +152,12 @@ func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	if unread > 0 {
 		fmt.Fprintf(stderr, "nkp: %s could not be read: contents.txt in the archive says why\n", count(unread, "part"))
 	}
+
 	if file == "-" {
 		_, err := stdout.Write(archive)
 		return err
 	}
+
 	file = cmp.Or(file, base+".tar.gz")
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -162,11 +165,13 @@ func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	} else if err != nil {
 		return err
 	}
+
 	_, err = f.Write(archive)
 	if err := errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(file) // half of a bundle
 		return err
 	}
+
 	_, err = fmt.Fprintf(stdout, "%s: %d kB\n", file, (len(archive)+999)/1000)
 	return err
 }

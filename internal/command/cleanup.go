@@ -66,6 +66,7 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	modes := s.LastModes()
 	switch {
 	case ok && !(len(modes) > 0 && modes[0] == c.Mode): // the last modes include planes that ran alongside this one
@@ -73,11 +74,13 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 	case !ok && len(modes) == 0:
 		modes = []mode.Mode{mode.OVS}
 	}
+
 	if _, told := s.cfg.explicit["mode"]; !told {
 		if err := s.cfg.checkMode(modes...); err != nil {
 			return err
 		}
 	}
+
 	for _, m := range modes {
 		if err := s.cleanupOf(ctx, m, out); err != nil {
 			if !ok && m == mode.OVS {
@@ -86,12 +89,14 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
+
 	if last := s.LastModes(); !slices.ContainsFunc(last, func(m mode.Mode) bool { return !slices.Contains(modes, m) }) {
 		if err := s.restoreSysctls(ctx, out); err != nil {
 			return err
 		}
 		s.ForgetModes()
 	}
+
 	return nil
 }
 
@@ -129,6 +134,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		}
 		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
+
 	case mode.NFTables:
 		n, err := nftables.Cleanup(nil)
 		if err != nil {
@@ -136,6 +142,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		}
 		_, err = fmt.Fprintf(out, "removed %d tables from nftables\n", n)
 		return err
+
 	case mode.Windows:
 		n, err := windows.Cleanup(ctx, s.Windows)
 		if err != nil {
@@ -144,6 +151,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		_, err = fmt.Fprintf(out, "removed %d objects from HNS\n", n)
 		return err
 	}
+
 	return s.cleanupBridge(ctx, out)
 }
 
@@ -153,26 +161,31 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer conn.Close()
+
 	// Flows are counted and not read, because packets may have created any number of learned ones.
 	cookie, mask := s.Layout.Cookies()
 	n, err := conn.FlowCount(ctx, cookie, mask)
 	if err != nil {
 		return err
 	}
+
 	filter := s.Filter()
 	filter.CookieMask, filter.Tables = 0, nil
 	snap, err := conn.ReadBack(ctx, filter)
 	if err != nil {
 		return err
 	}
+
 	d := flow.Diff(snap.State, flow.NewState())
 	d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
 	if _, err := conn.Commit(ctx, d); err != nil {
 		return err
 	}
+
 	if err := bridge.RemoveRoutes(s.Bridge); err != nil {
 		return fmt.Errorf("routes for the node's own traffic: %w", err)
 	}
+
 	_, err = fmt.Fprintf(out, "removed %d flows, %d groups and %d meters from %s\n",
 		n.Flows, len(d.DelGroups), len(d.DelMeters), s.Bridge)
 	return err

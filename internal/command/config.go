@@ -68,19 +68,23 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	c := &s.cfg
 	c.file, c.explicit, c.origin, c.warnings, c.flags = file, map[string]string{}, map[string]string{}, nil, f
 	f.Visit(func(flag *pflag.Flag) { c.explicit[flag.Name] = flag.Value.String() })
+
 	if file != nil {
 		c.warnings = append(c.warnings, file.Warnings...)
 		if err := c.applyNkp(f, file); err != nil {
 			return err
 		}
 	}
+
 	if err := s.kubeProxyInForce(f); err != nil {
 		return err
 	}
 	if err := s.applyKubeProxy(f); err != nil {
 		return err
 	}
+
 	c.warnUnused(f)
+
 	if slices.Contains(append(mode.OnLinux(), mode.Windows), s.mode) {
 		if _, told := c.explicit["mode"]; told {
 			if err := c.checkMode(s.mode); err != nil {
@@ -91,6 +95,7 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 			c.warnings = append(c.warnings, fmt.Sprintf("flags that have no effect in mode %s: %s", s.mode, strings.Join(append(own, kubeProxy...), ", ")))
 		}
 	}
+
 	c.nkp = config.NewNkpConfiguration()
 	for _, field := range config.NkpFields() {
 		if flag := f.Lookup(field.Flag); flag != nil && flag.Value.String() != "" {
@@ -99,9 +104,11 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 			}
 		}
 	}
+
 	if s.process.verbosity >= 4 && !c.says("log-level") {
 		s.process.logLevel = "debug"
 	}
+
 	return nil
 }
 

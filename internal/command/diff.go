@@ -155,9 +155,11 @@ func (s *settings) hostMode(ctx context.Context, scope serving.Scope) (m mode.Mo
 func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+
 	if err := s.checkSource(); err != nil {
 		return "", err
 	}
+
 	if !s.namesSource() {
 		if err := s.cfg.checkAgent(); err != nil {
 			return "", err
@@ -168,11 +170,13 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		}
 		return text, nil
 	}
+
 	c, sw, err := s.chooseNow(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer c.close()
+
 	switch c.Mode {
 	case mode.Windows:
 		return s.diffHNS(ctx, stderr)
@@ -183,20 +187,24 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		}
 		return s.DiffRules(ctx, c.Mode, serving.Everything, model)
 	}
+
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
 		return "", err
 	}
+
 	conn, err := s.connectSwitch(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
+
 	d, err := s.Compare(ctx, conn, sw, w.compiler)
 	if err != nil {
 		return "", err
 	}
 	text := d.Text()
+
 	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
 	if !ok {
 		return text, nil
@@ -205,6 +213,7 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 	if m == "" {
 		return text, nil
 	}
+
 	beside, err := s.DiffRules(ctx, m, scope, w.model)
 	return text + beside, err
 }

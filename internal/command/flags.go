@@ -234,12 +234,14 @@ func (s *settings) resolve() error {
 	if err != nil {
 		return err
 	}
+
 	if err := s.resolveAddresses(); err != nil {
 		return err
 	}
 	if err := s.resolveMetrics(); err != nil {
 		return err
 	}
+
 	if err := s.Layout.Validate(); err != nil {
 		return usageError("%w", err)
 	}
@@ -252,6 +254,7 @@ func (s *settings) resolve() error {
 	if min(s.Limits.Service, s.Limits.Namespace, s.Limits.Node) < 0 {
 		return usageError("--cost-limit, --cost-limit-namespace and --cost-limit-node must be at least 0")
 	}
+
 	if s.NodeName == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -259,6 +262,7 @@ func (s *settings) resolve() error {
 		}
 		s.NodeName = strings.ToLower(strings.TrimSpace(name))
 	}
+
 	if s.portsFile != "" {
 		ports, err := bridge.LoadPorts(s.portsFile)
 		if err != nil {
@@ -266,6 +270,7 @@ func (s *settings) resolve() error {
 		}
 		s.Ports = ports
 	}
+
 	return nil
 }
 
@@ -297,17 +302,21 @@ func (s *settings) resolveAddresses() error {
 	if err := s.resolveNodePorts(); err != nil {
 		return err
 	}
+
 	switch s.DetectLocal.Mode {
 	case k8s.DetectByBridge:
 		s.DetectLocal.Interface = s.podBridge
 	case k8s.DetectByInterfacePrefix:
 		s.DetectLocal.Interface = s.podPrefix
 	}
+
 	on, set := s.gates[config.GateExternalIPs]
 	s.IgnoreExternalIPs, s.IgnoreLoadBalancers = set && !on, !s.servesLBs
+
 	if err := nftables.Validate(s.NFTables); err != nil {
 		return usageError("%w", err)
 	}
+
 	if s.HealthzAddr != "" {
 		at, err := netip.ParseAddrPort(s.HealthzAddr)
 		if err != nil {
@@ -315,6 +324,7 @@ func (s *settings) resolveAddresses() error {
 		}
 		s.Windows.HealthzPort = at.Port()
 	}
+
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		n := 0
 		for _, ip := range s.HairpinIPs {
@@ -326,6 +336,7 @@ func (s *settings) resolveAddresses() error {
 			return usageError("--hairpin-ip: %d %s addresses; one of each family is enough", n, f)
 		}
 	}
+
 	return nil
 }
 

@@ -30,11 +30,13 @@ affinity. Exit status: 0 listed, 1 no answer, or no such Service.`,
 			} else if err := v.resolve(args); err != nil {
 				return err
 			}
+
 			peers, err := v.on.peers(cmd)
 			if err != nil {
 				return err
 			}
 			caller := peers[0].Caller
+
 			list, err := caller.Flows(cmd.Context(), v.filter.Namespace, v.filter.Name, 0)
 			switch {
 			case err != nil:
@@ -47,6 +49,7 @@ affinity. Exit status: 0 listed, 1 no answer, or no such Service.`,
 			return writeFlows(cmd.OutOrStdout(), list)
 		},
 	}
+
 	v.on.use(cmd.Flags(), "config", "socket")
 	v.output.flag(cmd, outputUsage)
 	return cmd

@@ -34,11 +34,13 @@ func (f *frontend) Set(text string) error {
 	if text == "" {
 		return nil
 	}
+
 	where, protocol, named := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"), "/")
 	f.protocol = strings.ToUpper(protocol)
 	if named && f.protocol != "TCP" && f.protocol != "UDP" && f.protocol != "SCTP" {
 		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol, trace.DidYouMean(protocol, enums["protocol"]))
 	}
+
 	if port, ok := strings.CutPrefix(where, "node:"); ok {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
@@ -47,6 +49,7 @@ func (f *frontend) Set(text string) error {
 		f.port = uint16(n)
 		return nil
 	}
+
 	ip, err := netip.ParseAddr(strings.Trim(where, "[]"))
 	if err != nil {
 		var at netip.AddrPort
@@ -56,9 +59,11 @@ func (f *frontend) Set(text string) error {
 			err = strconv.ErrRange
 		}
 	}
+
 	if err != nil || ip.Zone() != "" {
 		return fmt.Errorf("%q is not an IP address, ADDRESS:PORT or node:PORT", text)
 	}
+
 	f.address = ip.Unmap()
 	return nil
 }

@@ -93,9 +93,11 @@ func printUsage(w io.Writer, cmd *cobra.Command) {
 		line = cmd.DisplayName() + " [COMMAND] [flags]"
 	}
 	fmt.Fprintf(w, "Usage:\n  %s\n", line)
+
 	if cmd.HasExample() {
 		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
 	}
+
 	for _, g := range append(cmd.Groups(), &cobra.Group{Title: "Other commands"}) {
 		title := "\n" + g.Title + ":\n"
 		for _, c := range cmd.Commands() {
@@ -105,10 +107,12 @@ func printUsage(w io.Writer, cmd *cobra.Command) {
 			}
 		}
 	}
+
 	if cmd.HasParent() {
 		printFlags(w, cmd, helpColumns(w))
 		return
 	}
+
 	if cmd.Flags().Lookup("bridge") != nil {
 		fmt.Fprint(w, "\nWithout a command, flags are those of \"nkp run\".")
 	}

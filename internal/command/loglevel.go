@@ -30,6 +30,7 @@ status: 0 changed, 1 no answer, 2 usage.`,
 			if err := s.configure(cmd); err != nil {
 				return err
 			}
+
 			c, err := agent.NewCaller(s.Socket).SetLogLevel(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -39,6 +40,7 @@ status: 0 changed, 1 no answer, 2 usage.`,
 			return err
 		},
 	}
+
 	s.use(cmd.Flags(), "config", "socket")
 	return cmd
 }

@@ -92,6 +92,7 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	if o.format == "iptables" || o.format == "nft" || o.format == "hcn" {
 		return s.planRules(ctx, o.format, stdout, stderr)
 	}
+
 	var sw *ovsdb.Switch
 	if s.OVSDB != "" {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -104,12 +105,14 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 		now := db.Switch()
 		sw = &now
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	w, err := s.want(ctx, sw, stderr)
 	if err != nil {
 		return err
 	}
+
 	out := bufio.NewWriter(stdout)
 	defer out.Flush()
 	if o.data() {
@@ -118,9 +121,11 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 		}
 		return o.write(out, w.model.View(&router))
 	}
+
 	for _, text := range w.warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
 	}
+
 	if o.format == "ofctl" {
 		return pipeline.WriteBundle(out, w.compiler.State())
 	}
@@ -158,7 +163,9 @@ func (w *wanted) writeText(out io.Writer) error {
 	view := w.model.View(nil)
 	state := w.compiler.State()
 	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n", view.Node, len(view.Services), len(state.Flows), len(state.Groups))
+
 	shown := map[flow.Key]bool{}
+
 	for _, sv := range view.Services {
 		name := sv.Namespace + "/" + sv.Name
 		if sv.Port != "" {
@@ -169,6 +176,7 @@ func (w *wanted) writeText(out io.Writer) error {
 			fmt.Fprintf(out, ", session affinity %d s", sv.AffinitySeconds)
 		}
 		fmt.Fprintln(out)
+
 		for _, f := range sv.Frontends {
 			at := f.Address
 			if at == "" {
@@ -176,6 +184,7 @@ func (w *wanted) writeText(out io.Writer) error {
 			}
 			fmt.Fprintf(out, "  %-12s %s port %d, policy %s: %s\n", f.Type, at, f.Port, f.Policy, outcome(f))
 		}
+
 		flows, groups := w.compiler.Objects(portName(sv))
 		for _, g := range groups {
 			fmt.Fprintf(out, "    %s\n", g.Head())
@@ -183,6 +192,7 @@ func (w *wanted) writeText(out io.Writer) error {
 				fmt.Fprintf(out, "      %s\n", b)
 			}
 		}
+
 		own := flow.NewState()
 		for _, f := range flows {
 			shown[f.Key] = true
@@ -192,6 +202,7 @@ func (w *wanted) writeText(out io.Writer) error {
 			fmt.Fprintf(out, "    %s\n", f)
 		}
 	}
+
 	fmt.Fprintln(out, "\nfor all Services")
 	for _, m := range state.SortedMeters() {
 		fmt.Fprintf(out, "    %s\n", m)

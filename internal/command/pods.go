@@ -28,16 +28,19 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 			if err := s.configure(cmd); err != nil {
 				return err
 			}
+
 			list, err := agent.NewCaller(s.Socket).Pods(cmd.Context())
 			if err != nil {
 				return err
 			}
+
 			if o.data() {
 				return o.write(cmd.OutOrStdout(), list)
 			}
 			return writePods(cmd.OutOrStdout(), list)
 		},
 	}
+
 	s.use(cmd.Flags(), "config", "socket")
 	o.flag(cmd, outputUsage)
 	return cmd
@@ -51,10 +54,12 @@ func writePods(out io.Writer, list *agent.PodList) error {
 			return err
 		}
 	}
+
 	if len(list.Ports) == 0 {
 		_, err := fmt.Fprintf(out, "bridge %s of node %s has no port that leads to a pod\n", list.Bridge, list.Node)
 		return err
 	}
+
 	var t table
 	t.row("PORT", "NUMBER", "POD", "ADDRESSES", "MAC", "VLAN", "LINK", "STATE")
 	for _, p := range list.Ports {
@@ -62,6 +67,7 @@ func writePods(out io.Writer, list *agent.PodList) error {
 		for _, ip := range p.Addresses {
 			addresses = append(addresses, ip.String())
 		}
+
 		vlan := "-"
 		if p.VLAN != 0 {
 			vlan = strconv.Itoa(int(p.VLAN))
@@ -69,6 +75,7 @@ func writePods(out io.Writer, list *agent.PodList) error {
 		if len(p.Trunks) > 0 {
 			vlan += " trunk " + strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Trunks), " ", ","), "[]")
 		}
+
 		t.row(p.Port, strconv.Itoa(int(p.OFPort)), cmp.Or(p.IfaceID, "-"), cmp.Or(strings.Join(addresses, " "), "-"),
 			cmp.Or(p.MAC, "-"), vlan, p.Link, p.State)
 		for _, problem := range p.Problems {

@@ -149,18 +149,21 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 	case p.asService:
 		return s.runAsService()
 	}
+
 	s.recentLog = &agent.RecentLog{}
 	log, err := p.logger(io.MultiWriter(stderr, s.recentLog))
 	if err != nil {
 		return err
 	}
 	s.cfg.report(log)
+
 	if p.initOnly {
 		if failed := s.ApplySysctls(log); len(failed) > 0 {
 			return fmt.Errorf("--init-only: %s", strings.Join(failed, "; "))
 		}
 		return nil
 	}
+
 	if err := setOOMScoreAdj(p.oomScoreAdj); err != nil {
 		level := slog.LevelDebug // it is only a default
 		if s.cfg.says("oom-score-adj") {
@@ -168,6 +171,7 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		log.Log(ctx, level, "cannot set oom_score_adj of this process", "error", err)
 	}
+
 	return s.run(ctx, p.wait, log)
 }
 

@@ -55,6 +55,7 @@ func redact(text string) string {
 				return kept + redacted
 			})
 		}
+
 		other := func(r rune) bool {
 			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '/' || r > '9') && r != '+'
 		}
@@ -64,6 +65,7 @@ func redact(text string) string {
 				break
 			}
 		}
+
 		out.WriteString(line)
 	}
 	return out.String()

@@ -47,19 +47,23 @@ func usageError(format string, args ...any) error {
 func Main(program string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	plugin, args := asPlugin(program, args)
 	root := newRoot(stdout, stderr)
 	if plugin {
 		root = newPlugin(stdout, stderr)
 	}
 	root.SetArgs(args)
+
 	err := root.ExecuteContext(ctx)
 	if errors.Is(err, errRestart) {
 		err = restart(args)
 	}
+
 	if err == nil {
 		return exitOK
 	}
+
 	var exit *exitError
 	if !errors.As(err, &exit) {
 		exit = &exitError{exitFailure, err}
@@ -67,10 +71,12 @@ func Main(program string, args []string, stdout, stderr io.Writer) int {
 			exit.status = exitUsage
 		}
 	}
+
 	if exit.err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", root.DisplayName(), exit.err)
 		tellEventLog(args, exit.err)
 	}
+
 	return exit.status
 }
 
@@ -123,12 +129,14 @@ func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cob
 		}
 		return usageError("%w%s; see \"%s --help\"", err, hint, cmd.CommandPath())
 	})
+
 	root.SetGlobalNormalizationFunc(dashes)
 	root.SetHelpFunc(printHelp)
 	root.SetUsageFunc(func(cmd *cobra.Command) error {
 		printUsage(cmd.OutOrStderr(), cmd)
 		return nil
 	})
+
 	for _, g := range commandGroups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 	}
@@ -143,6 +151,7 @@ func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cob
 		}
 		root.AddCommand(c)
 	}
+
 	completeFlags(root)
 }
 

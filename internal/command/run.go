@@ -59,8 +59,10 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if err := s.cfg.checkMode(mode.Possible()...); err != nil {
 		return err
 	}
+
 	louder := newVerbosity(log.Handler())
 	log = slog.New(louder)
+
 	source, kind, err := s.source()
 	if err != nil {
 		return err
@@ -73,11 +75,13 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if err != nil {
 		return err
 	}
+
 	redirectKlog(log)
 	unknown := maps.Clone(s.gates)
 	if delete(unknown, config.GateExternalIPs); len(unknown) > 0 {
 		log.Warn("feature gates that nkp does not know have no effect", "gates", slices.Sorted(maps.Keys(unknown)))
 	}
+
 	agent.SaveMemory()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -85,17 +89,20 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if s.cfg.file != nil {
 		go watch.run(ctx, cancel)
 	}
+
 	s.waiting = agent.AnswerWaiting(s.Socket, log)
 	c, err := s.choose(ctx, wait, log)
 	s.waiting.Stop()
 	if err != nil {
 		return restartOr(ctx, err)
 	}
+
 	defer c.close()
 	log.Info("serving Services", "mode", c.Mode, "reason", c.Reason, "node", s.NodeName)
 	if c.db != nil && !kernelTracks(c.db.Switch().DatapathType) {
 		s.Conntrack = sysctl.Settings{}
 	}
+
 	a, err := agent.New(agent.Options{
 		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source, Kind: kind,
 		Events: events, Reviewer: reviewer, DB: c.db,
@@ -105,6 +112,7 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	if err != nil {
 		return err
 	}
+
 	return restartOr(ctx, a.Run(ctx))
 }
 
@@ -140,6 +148,7 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 	if err != nil {
 		return nil, err
 	}
+
 	sw := db.Switch()
 	if !sw.Exists {
 		log.Info("waiting for the bridge", "bridge", s.Bridge, "atMost", wait)
@@ -149,18 +158,22 @@ func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slo
 			return nil, fmt.Errorf("waited %v (--ovs-wait): %w", wait, sw.Check())
 		}
 	}
+
 	err = sw.Check()
 	if err == nil && s.NodeMAC.IsZero() {
 		s.awaitReport(ctx, db)
 	}
+
 	if s.ConfigureBridge && errors.Is(err, ovsdb.ErrNoOpenFlow15) {
 		log.Info("enabling OpenFlow15", "bridge", s.Bridge)
 		err = db.EnableOpenFlow15(deadline)
 	}
+
 	if err != nil {
 		db.Close()
 		return nil, err
 	}
+
 	return db, nil
 }
 

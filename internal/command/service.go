@@ -148,17 +148,20 @@ func newServiceStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			if o.data() {
 				err = o.write(cmd.OutOrStdout(), st)
 			} else {
 				err = printService(cmd.OutOrStdout(), st)
 			}
+
 			if err == nil && st.State != "running" {
 				return &exitError{exitFailure, nil}
 			}
 			return err
 		},
 	}
+
 	o.flag(cmd, outputUsage)
 	return cmd
 }
@@ -189,12 +192,15 @@ func newServiceCheck() *cobra.Command {
 			run.SetErr(cmd.ErrOrStderr())
 			run.SetGlobalNormalizationFunc(dashes)
 			s.runFlags(run.Flags())
+
 			if err := run.ParseFlags(args); err != nil {
 				return usageError("%w", err)
 			}
+
 			if rest := run.Flags().Args(); len(rest) > 0 {
 				return usageError("%q is not a flag of run", rest[0])
 			}
+
 			if err := s.prepare(run); err != nil {
 				return err
 			}
@@ -204,6 +210,7 @@ func newServiceCheck() *cobra.Command {
 			if _, _, err := s.source(); err != nil {
 				return err
 			}
+
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(s.program())
 		},
 	}

@@ -101,18 +101,22 @@ func (v *servicesView) resolve(args []string) error {
 	if err := v.watch.check(); err != nil {
 		return err
 	}
+
 	v.filter.VIP, v.filter.Port, v.filter.Protocol = v.at.address, v.at.port, v.at.protocol
 	if len(args) == 0 {
 		return nil
 	}
+
 	if v.filter.Name != "" {
 		return usageError("the Service is named twice: %q and --name %s", args[0], v.filter.Name)
 	}
+
 	namespace, name, ok := strings.Cut(args[0], "/")
 	if !ok {
 		namespace, name = "", args[0]
 	}
 	name, _, _ = strings.Cut(name, ":") // a port as status prints it: default/web:http
+
 	switch {
 	case name == "" || ok && namespace == "":
 		return usageError("%q is not NAME or NAMESPACE/NAME", args[0])
@@ -121,6 +125,7 @@ func (v *servicesView) resolve(args []string) error {
 	case ok:
 		v.filter.Namespace = namespace
 	}
+
 	v.filter.Name = name
 	return nil
 }

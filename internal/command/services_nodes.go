@@ -57,6 +57,7 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 	list := clusterServices{Services: []*nodesService{}, Notes: []string{}, Failures: map[string]string{}}
 	groups := map[string]*nodesService{} // by serviceKey and what is served
 	first := map[string]*nodesService{}  // by serviceKey
+
 	for _, a := range answers {
 		if a.Answer == nil {
 			list.Failures[a.Node] = a.Error
@@ -65,6 +66,7 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 		for _, note := range a.Answer.Notes {
 			list.Notes = append(list.Notes, a.Node+": "+note)
 		}
+
 		for i := range a.Answer.Services {
 			s := &a.Answer.Services[i]
 			for j := range s.Endpoints {
@@ -72,15 +74,18 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 				// what is local.
 				s.Endpoints[j].Local, s.Endpoints[j].Zone = false, ""
 			}
+
 			key := serviceKey(s)
 			served, _ := json.Marshal([]any{s.Frontends, s.Endpoints, s.Problems}) // plain data
 			group := key + string(served)
+
 			if g := groups[group]; g != nil {
 				g.Nodes = append(g.Nodes, a.Node)
 				g.Counters = addCounters(g.Counters, s.Counters)
 				g.CountersNote = cmp.Or(g.CountersNote, s.CountersNote)
 				continue
 			}
+
 			g := &nodesService{Nodes: []string{a.Node}, ServiceInfo: *s}
 			groups[group] = g
 			list.Services = append(list.Services, g)
@@ -91,9 +96,11 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 			}
 		}
 	}
+
 	slices.SortStableFunc(list.Services, func(a, b *nodesService) int {
 		return cmp.Or(strings.Compare(serviceKey(&a.ServiceInfo), serviceKey(&b.ServiceInfo)), len(b.Nodes)-len(a.Nodes))
 	})
+
 	return list
 }
 

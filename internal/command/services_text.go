@@ -75,6 +75,7 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 			inForce++
 		}
 	}
+
 	cells := []string{
 		serviceText(s), s.Family, frontendsText(s.Frontends), fmt.Sprintf("%d/%d", inForce, len(s.Endpoints)),
 	}
@@ -83,6 +84,7 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 		cells = append(cells, t.rateCells(s)...)
 	}
 	t.row(cells...)
+
 	for _, f := range s.Frontends {
 		if t.wide || f.NotServed != "" {
 			t.below(frontendText(&f))
@@ -93,6 +95,7 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 			t.below(endpointText(&e))
 		}
 	}
+
 	if s.Counters != nil {
 		for _, why := range k8s.ServiceDropReasons {
 			if n := s.Counters.Dropped[why]; n > 0 {
@@ -100,6 +103,7 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 			}
 		}
 	}
+
 	for _, p := range s.Problems {
 		t.below("PROBLEM: " + p)
 	}
@@ -157,18 +161,22 @@ func endpointText(e *agent.EndpointInfo) string {
 	if e.Pod != "" {
 		text += ", pod " + e.Pod
 	}
+
 	switch {
 	case e.Local:
 		text += ", on this node"
 	case e.Node != "":
 		text += ", on " + e.Node
 	}
+
 	if e.Zone != "" {
 		text += ", zone " + e.Zone
 	}
+
 	if e.Weight != nil && *e.Weight > 0 {
 		text += ", weight " + strconv.Itoa(*e.Weight)
 	}
+
 	switch {
 	case !e.InForce:
 		text += ": NOT in force: " + e.Why
@@ -177,9 +185,11 @@ func endpointText(e *agent.EndpointInfo) string {
 	default:
 		text += ": in force"
 	}
+
 	if c := e.Connections; c != nil && c.Unanswered+c.Refused > 0 {
 		text += "; TCP connections: " + c.String()
 	}
+
 	return text
 }
 

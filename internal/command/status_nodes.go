@@ -22,6 +22,7 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 			t.below("NO ANSWER: " + node.Error)
 			continue
 		}
+
 		step, p99 := "yes", "-"
 		planes := planesOf(a)
 		for _, p := range planes {
@@ -29,23 +30,28 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 				step = "NO"
 			}
 		}
+
 		switch {
 		case len(planes) == 0:
 			step = "NO"
 		case planes[0].changes > 0:
 			p99 = fmt.Sprintf("%.1f ms", planes[0].p99Milli)
 		}
+
 		t.row(node.Node, a.Mode, step, strconv.Itoa(a.ServicePorts), strconv.Itoa(a.Endpoints), p99, a.Version, now.Sub(a.Started).Round(time.Second).String())
 		if !a.Source.Synced || a.Source.Answers != nil && !*a.Source.Answers {
 			t.below("SOURCE: " + a.Source.Kind + " has not synced, or does not answer")
 		}
+
 		for _, p := range statusProblems(a, now) {
 			t.below(p)
 		}
 	}
+
 	if err := t.flush(out, 0); err != nil {
 		return err
 	}
+
 	switch {
 	case s.WithoutError != "":
 		fmt.Fprintf(out, "nodes without nkp are not known: %s\n", s.WithoutError)

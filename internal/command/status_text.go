@@ -40,14 +40,17 @@ func statusProblems(s *agent.Status, now time.Time) []string {
 
 func (t *statusText) status(s *agent.Status) {
 	t.line("nkp", "%s on node %s, started %s", s.Version, s.Node, t.ago(s.Started))
+
 	chosen := ""
 	if s.Status != nil && !s.Bridge.Exists {
 		chosen = " (when nkp started)"
 	}
 	t.line("mode", "%s: %s%s", s.Mode, s.Reason, chosen)
+
 	for _, l := range s.Loops {
 		t.problem("BUSY", "%s", l)
 	}
+
 	t.source(&s.Source)
 	t.start(&s.Start)
 	t.line("services", "%s, %s", count(s.ServicePorts, "Service port"), count(s.Endpoints, "endpoint"))
@@ -55,6 +58,7 @@ func (t *statusText) status(s *agent.Status) {
 		t.line("skipped", "%s left to another program of the node (--skip-services): %s", count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
 	}
 	t.pending(s)
+
 	if s.Status != nil {
 		t.bridge(s.Status)
 	}
@@ -66,6 +70,7 @@ func (t *statusText) status(s *agent.Status) {
 	if s.HNS != nil {
 		t.hns(s.HNS)
 	}
+
 	for _, e := range s.Source.Errors {
 		t.problem("ERROR", "%s", e)
 	}
@@ -212,6 +217,7 @@ func (t *statusText) channel(s *bridge.Status) {
 	default:
 		t.line("channel", "NOT connected to %s: %s", s.Channel.Target, s.Channel.LastError)
 	}
+
 	step := "the switch holds what it should"
 	switch {
 	case s.InStep:
@@ -224,6 +230,7 @@ func (t *statusText) channel(s *bridge.Status) {
 	default:
 		step = "the switch does NOT hold what it should yet"
 	}
+
 	if s.LastSync != nil {
 		step += ", last change " + t.ago(*s.LastSync)
 	}
@@ -231,15 +238,18 @@ func (t *statusText) channel(s *bridge.Status) {
 		step += ", compared " + t.ago(*s.Compared)
 	}
 	t.line("in step", "%s: %s, %s; repaired %s", step, count(s.Flows, "flow"), count(s.Groups, "group"), count(s.Repairs, "time"))
+
 	if r := s.LastRepair; r != nil {
 		t.line("repaired", "%s: %s", t.since(r.At), r.What)
 	}
+
 	if p := &s.Programming; p.Changes == 0 {
 		t.line("programming", "no change yet")
 	} else {
 		t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"),
 			p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
 	}
+
 	if n := s.Affinity.Clients; n > 0 {
 		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
 	}
@@ -249,6 +259,7 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Megaflows != nil {
 		t.line("megaflows", "%s", s.Megaflows)
 	}
+
 	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
 
@@ -260,8 +271,10 @@ func (t *statusText) fallback(s *fallback.Status) {
 	} else {
 		t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, scopes[s.Scope])
 	}
+
 	for i := range s.Families {
 		f := &s.Families[i]
+
 		step := "all is programmed, but not read back since"
 		switch {
 		case !f.InStep && f.Pending == 1:
@@ -271,27 +284,33 @@ func (t *statusText) fallback(s *fallback.Status) {
 		case !f.Compared.IsZero():
 			step = "all is programmed; the rules were as they should be when read back at " + t.since(f.Compared)
 		}
+
 		if !f.LastSync.IsZero() {
 			step += ", last change " + t.ago(f.LastSync)
 		}
+
 		size := count(f.Chains, "chain")
 		if nftables {
 			size = count(f.Elements, "element")
 		}
 		t.line(f.Family, "%s: %s, %s; repaired %s", step, count(f.Services, "Service port"), size, count(f.Repairs, "time"))
+
 		if r := f.LastRepair; r != nil {
 			t.line("repaired", "%s: %s", t.since(r.At), r.What)
 		}
+
 		if n := f.Flowtable; n != nil {
 			t.line("flowtable", "%s", count(n.Devices, "device"))
 			if n.Error != "" {
 				t.problem("FLOWTABLE", "%s left out; their connections take the usual path: %s", count(n.LeftOut, "device"), n.Error)
 			}
 		}
+
 		t.programming(&f.Programming)
 		for _, name := range slices.Sorted(maps.Keys(f.Refused)) {
 			t.problem("REFUSED", "%s: %s", name, f.Refused[name])
 		}
+
 		if f.LastForgetError != "" {
 			t.problem("STALE CONNECTIONS", "UDP to endpoints that are gone, TCP that is older than its Service; trying again: %s", f.LastForgetError)
 		}

@@ -275,24 +275,29 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		return nil, err
 	}
 	defer c.close()
+
 	t, model, changes, err := s.wantTracker(ctx, c.Mode, true, stderr)
 	if err != nil {
 		return nil, err
 	}
+
 	q, names, err := s.resolveNames(ctx, sw, model, ends)
 	if err != nil {
 		return nil, err
 	}
+
 	cluster := s.traceCluster(t, model)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
 	if c.Mode == mode.OVS {
 		cluster.NodeBeside = s.NodeBeside(model, sw)
 	}
+
 	r := trace.Explain(cluster, q)
 	r.Steps = append(names, r.Steps...)
 	if ask.Reply {
 		r.ExplainReply(q, &model.Node)
 	}
+
 	switch {
 	case r.Gap:
 		r.Live = live.Nothing()
@@ -302,6 +307,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 	case c.Mode == mode.IPTables || c.Mode == mode.NFTables:
 		return r, s.CompareRules(ctx, c.Mode, serving.Everything, model, q, r)
 	}
+
 	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), cluster.NodeBeside, sw, model, q, r) {
 		m, off := s.hostMode(ctx, scope)
 		if m == "" {
@@ -309,6 +315,7 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 		}
 		return r, s.CompareRules(ctx, m, scope, model, q, r)
 	}
+
 	return r, s.compareBridge(ctx, sw, model, changes, q, r)
 }
 
@@ -318,17 +325,20 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 	if err != nil {
 		return err
 	}
+
 	cfg, _ := s.PipelineConfig(model, sw)
 	compiler, err := pipeline.NewCompiler(cfg)
 	if err != nil {
 		return err
 	}
 	compiler.Update(changes.Ports)
+
 	conn, err := s.connectSwitch(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+
 	ls.Config = cfg
 	ls.Owner = func(_ context.Context, id uint32) (k8s.PortName, bool) { return compiler.Owner(uint64(id)) }
 	ls.Installed = func(ctx context.Context, id uint32) (*flow.State, error) {
@@ -339,6 +349,7 @@ func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k
 		return agent.LiveDifferences(&d), err
 	}
 	ls.Unmarks = func(ctx context.Context) (string, error) { return s.WhyUnmarked(ctx, conn) }
+
 	if err := ls.Compare(ctx, q, r); err != nil {
 		return err
 	}

@@ -34,19 +34,23 @@ func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, 
 		defer cancel()
 		return caller.Sample(ctx, ask)
 	}
+
 	select {
 	case <-time.After(countersLag):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	begun := time.Now()
 	first, err := look(ctx)
 	if err != nil {
 		return err
 	}
+
 	took, f, told := time.Since(begun), trace.NewFollower(r, first), ""
 	begin()
 	begun = time.Now()
+
 	for end := begun.Add(limit); ; {
 		last := time.Until(end) <= 0
 		pause := max(samplePeriod, sampleRest*took)
@@ -55,12 +59,14 @@ func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, 
 		} else if left := time.Until(end); pause > left {
 			pause = left
 		}
+
 		interrupted := false
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			interrupted = true
 		}
+
 		asked := time.Now()
 		s, err := look(context.WithoutCancel(ctx))
 		took = time.Since(asked)
@@ -73,6 +79,7 @@ func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, 
 			told = err.Error()
 			say(fmt.Sprintf("%.1f s: %v", time.Since(begun).Seconds(), err))
 		}
+
 		if last || interrupted {
 			r.Follow = f.Finish()
 			return nil

@@ -41,6 +41,7 @@ func (s *settings) wantTracker(ctx context.Context, by mode.Mode, local bool, st
 	if err != nil {
 		return nil, nil, none, err
 	}
+
 	for _, w := range problems.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
 	}
@@ -54,6 +55,7 @@ func (s *settings) wantTracker(ctx context.Context, by mode.Mode, local bool, st
 		}
 		return nil, nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
+
 	t := k8s.NewTracker(s.TrackerOptions(by))
 	if local {
 		ips, err := s.LocalAddresses(by)
@@ -62,15 +64,18 @@ func (s *settings) wantTracker(ctx context.Context, by mode.Mode, local bool, st
 		}
 		t.SetLocalAddresses(ips)
 	}
+
 	t.Apply(objects)
 	model, changes := t.Flush()
 	for _, w := range model.Warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", w)
 	}
+
 	if nodes := nodeNames(objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
 		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
 	}
+
 	return t, model, changes, nil
 }
 

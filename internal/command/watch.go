@@ -39,12 +39,14 @@ func (v *watch) follow(ctx context.Context, w io.Writer, o *output, ask func(w i
 	tick := time.NewTicker(v.interval)
 	defer tick.Stop()
 	redraw := redraws(w) && !o.data()
+
 	var last []byte
 	for first := true; ; first = false {
 		width, height := 0, 0
 		if redraw {
 			width, height, _ = terminalSize(w)
 		}
+
 		var b bytes.Buffer
 		switch err := ask(&b, width); {
 		case ctx.Err() != nil:
@@ -63,6 +65,7 @@ func (v *watch) follow(ctx context.Context, w io.Writer, o *output, ask func(w i
 		default:
 			last = b.Bytes()
 		}
+
 		text := b.Bytes()
 		switch {
 		case redraw:
@@ -75,9 +78,11 @@ func (v *watch) follow(ctx context.Context, w io.Writer, o *output, ask func(w i
 		case len(text) > 0 && !o.data():
 			text = append([]byte("\n"), text...)
 		}
+
 		if _, err := w.Write(text); err != nil {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil

@@ -30,10 +30,12 @@ func Watch(ctx context.Context, path string, before *File, changed func(*File, e
 		events, errs = w.Events, w.Errors
 		watchDirs(w, path)
 	}
+
 	var first time.Time // of the events since the last check
 	last, lastErr := before.raw, error(nil)
 	timer := time.NewTimer(0) // what changed since it was read
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -51,13 +53,16 @@ func Watch(ctx context.Context, path string, before *File, changed func(*File, e
 			first = time.Time{}
 			timer.Reset(poll)
 		}
+
 		if w != nil {
 			watchDirs(w, path)
 		}
+
 		data, err := read(path)
 		if (err == nil) == (lastErr == nil) && bytes.Equal(data, last) {
 			continue
 		}
+
 		last, lastErr = data, err
 		if err != nil {
 			changed(nil, err)

@@ -39,11 +39,13 @@ func (l *Listener) Run(ctx context.Context) error {
 	if l.At == "" {
 		return nil
 	}
+
 	for {
 		err := l.serve(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
+
 		err = fmt.Errorf("%s at %s: %w", l.Serves, l.At, err)
 		if l.Failure() != err.Error() {
 			l.Guard.log.Error("cannot serve "+l.Serves, "error", err, "retryEvery", retry)
@@ -51,10 +53,12 @@ func (l *Listener) Run(ctx context.Context) error {
 				l.OnFailure(err)
 			}
 		}
+
 		l.set("", err.Error())
 		if l.HardFail {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil

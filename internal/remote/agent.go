@@ -56,14 +56,17 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 	if a.phase != v1.PodRunning {
 		return nil, fmt.Errorf("pod %s is %s", a.Pod, a.phase)
 	}
+
 	exec, err := a.executor()
 	if err != nil {
 		return nil, err
 	}
+
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	near, far := net.Pipe()
 	c := &conn{Conn: near, end: end}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
+
 	ended := make(chan error, 1)
 	go func() {
 		var complaint head
@@ -74,17 +77,20 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 		ended <- err
 		far.Close()
 	}()
+
 	greeting := make([]byte, len(Greeting))
 	_, err = io.ReadFull(c, greeting)
 	if stop() && err == nil && string(greeting) == Greeting {
 		return c, nil
 	}
+
 	c.Close()
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("pod %s: %w", a.Pod, ctx.Err())
 	case err = <-ended:
 	}
+
 	if err == nil || errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%q is no answer of nkp connect", greeting)
 	}

@@ -68,6 +68,7 @@ func (l *listeners) reconcile(ctx context.Context, want map[listenKey]struct{}) 
 		if wanted && err == nil {
 			continue
 		}
+
 		o.server.Close()
 		delete(l.open, k)
 		if !wanted {
@@ -76,11 +77,13 @@ func (l *listeners) reconcile(ctx context.Context, want map[listenKey]struct{}) 
 			l.fail(k, *err)
 		}
 	}
+
 	for k := range l.waiting {
 		if _, ok := want[k]; !ok {
 			delete(l.waiting, k)
 		}
 	}
+
 	now := time.Now()
 	for _, k := range slices.SortedFunc(maps.Keys(want), listenKey.compare) {
 		f := l.waiting[k]
@@ -93,6 +96,7 @@ func (l *listeners) reconcile(ctx context.Context, want map[listenKey]struct{}) 
 			delete(l.waiting, k)
 		}
 	}
+
 	l.report()
 	return l.next()
 }
@@ -162,22 +166,26 @@ func (l *listeners) report() {
 	for k, f := range l.waiting {
 		failed[k] = f.err
 	}
+
 	s := l.services
 	s.mu.Lock()
 	before := s.failed
 	s.failed = failed
 	s.mu.Unlock()
+
 	for _, k := range slices.SortedFunc(maps.Keys(failed), listenKey.compare) {
 		err := failed[k]
 		if old := before[k]; old != nil && old.Error() == err.Error() {
 			continue
 		}
+
 		s.opts.Log.Error("cannot listen for a Service's health check; load balancers consider this node unhealthy; will retry",
 			"service", k.name, "address", k.at, "error", err)
 		if s.opts.OnFailure != nil {
 			s.opts.OnFailure(k.name, k.at, err)
 		}
 	}
+
 	for k := range before {
 		if l.open[k] != nil {
 			s.opts.Log.Info("now listening for a Service's health check", "service", k.name, "address", k.at)

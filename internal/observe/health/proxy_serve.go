@@ -42,6 +42,7 @@ func (p *Proxy) answer(w http.ResponseWriter, path string, nodeEligible *bool) {
 	r.Status, r.Healthy = p.state(now)
 	r.Stuck = p.opts.Stuck()
 	r.Healthy = r.Healthy && len(r.Stuck) == 0 && (nodeEligible == nil || !p.isBypassed())
+
 	code := http.StatusOK
 	if !r.Healthy || nodeEligible != nil && !*nodeEligible {
 		code = http.StatusServiceUnavailable
@@ -53,13 +54,16 @@ func (p *Proxy) answer(w http.ResponseWriter, path string, nodeEligible *bool) {
 	} else {
 		r.LastUpdated = now // probes that look for a recent time are older than the status code
 	}
+
 	body, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // times after the year 9999
 	}
+
 	jsonHeader(w)
 	w.WriteHeader(code)
 	w.Write(body)
+
 	if p.opts.OnResponse != nil {
 		p.opts.OnResponse(path, code)
 	}

@@ -58,6 +58,7 @@ func New(o Options) *Metrics {
 	if len(o.Families) == 0 {
 		o.Families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 	}
+
 	m := &Metrics{
 		opts: o, registry: prometheus.NewRegistry(),
 		counters:   map[*Definition]*prometheus.CounterVec{},
@@ -65,6 +66,7 @@ func New(o Options) *Metrics {
 		histograms: map[*Definition]*prometheus.HistogramVec{},
 	}
 	m.progress.init(o.Clock(), o.Families)
+
 	var pulled []*Definition
 	for _, d := range all {
 		switch {
@@ -75,6 +77,7 @@ func New(o Options) *Metrics {
 			m.register(d)
 		}
 	}
+
 	m.registry.MustRegister(newPuller(m, pulled), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.watchClient()
 	return m

@@ -82,17 +82,20 @@ func (m *Metrics) Queued(families ...k8s.Family) {
 	p := &m.progress
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.pending, p.staged = p.pending+p.staged, 0
 	for s := range p.stagedServices {
 		p.pendingServices[s] = true
 	}
 	clear(p.stagedServices)
+
 	for _, t := range p.triggers {
 		if of := p.of[t.Family]; of != nil && len(of.triggers) < maxTriggers {
 			of.triggers = append(of.triggers, t)
 		}
 	}
 	p.triggers = p.triggers[:0]
+
 	for _, f := range families {
 		of := p.of[f]
 		if of == nil {
@@ -116,6 +119,7 @@ func (m *Metrics) InStep(families ...k8s.Family) {
 		if of == nil || of.since.IsZero() && of.done {
 			continue
 		}
+
 		if !of.since.IsZero() {
 			m.observe(change, now.Sub(of.since), f.String())
 		}
@@ -125,11 +129,13 @@ func (m *Metrics) InStep(families ...k8s.Family) {
 		m.set(syncLast, unix(now), f.String())
 		*of = familyProgress{done: true, triggers: of.triggers[:0]}
 	}
+
 	for _, of := range p.of {
 		if !of.since.IsZero() {
 			return
 		}
 	}
+
 	p.pending = 0
 	clear(p.pendingServices)
 }

@@ -41,13 +41,16 @@ func (s *serviceCounters) states(emit Emit) {
 	if err != nil {
 		return
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for n := range s.listed {
 		if _, ok := now[n]; !ok {
 			delete(s.listed, n)
 		}
 	}
+
 	others := map[k8s.PortName]k8s.Counters{}
 	for _, n := range slices.SortedFunc(maps.Keys(now), k8s.PortName.Compare) {
 		if _, was := s.before[n]; !s.listed[n] && !was && len(s.listed) < s.limit {
@@ -60,6 +63,7 @@ func (s *serviceCounters) states(emit Emit) {
 		others[n] = now[n]
 		s.rest.grow(s.before[n], now[n])
 	}
+
 	s.before = others
 	emit(serviceUnlisted, float64(len(others)))
 	if s.rest.any {

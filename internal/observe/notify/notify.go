@@ -38,6 +38,7 @@ func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
+
 	period := usually
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -46,7 +47,9 @@ func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 	if watchdog > 0 {
 		period = min(period, watchdog/3)
 	}
+
 	r := reporter{sign: sign, patience: time.Now().Add(Patience), period: period, watchdog: watchdog > 0}
+
 	for wait := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
@@ -56,6 +59,7 @@ func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 			return send(daemon.SdNotifyStopping)
 		case <-time.After(wait):
 		}
+
 		if wait, err = r.report(ctx); err != nil {
 			return err
 		}
@@ -79,12 +83,14 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 	if r.started {
 		wait = r.period
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, r.period)
 	defer cancel()
 	s, err := r.sign(ctx)
 	if err != nil {
 		return wait, nil // nothing is said: this is what the watchdog waits for
 	}
+
 	var state string
 	if r.watchdog && !s.Stuck {
 		state += daemon.SdNotifyWatchdog + "\n"
@@ -93,10 +99,12 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 		state += daemon.SdNotifyReady + "\n"
 		r.started, wait = true, r.period
 	}
+
 	if s.Status != r.status {
 		state += "STATUS=" + s.Status + "\n"
 		r.status = s.Status
 	}
+
 	if state == "" {
 		return wait, nil
 	}
