@@ -71,7 +71,8 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-		routes, err := netlink.RouteListFiltered(family, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		routes, err := netlink.RouteListFiltered(family, local,
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +90,9 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 }
 
 // watchAddresses sends the local addresses whenever they change, until the context ends.
-func (s *Settings) watchAddresses(ctx context.Context, by mode.Mode, last []netip.Addr, log *slog.Logger) <-chan []netip.Addr {
+func (s *Settings) watchAddresses(
+	ctx context.Context, by mode.Mode, last []netip.Addr, log *slog.Logger,
+) <-chan []netip.Addr {
 	out := make(chan []netip.Addr)
 	go func() {
 		var updates chan netlink.AddrUpdate

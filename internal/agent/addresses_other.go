@@ -14,6 +14,8 @@ import (
 func (s *Settings) LocalAddresses(mode.Mode) ([]netip.Addr, error) { return nil, nil }
 
 // watchAddresses has nothing to send.
-func (s *Settings) watchAddresses(context.Context, mode.Mode, []netip.Addr, *slog.Logger) <-chan []netip.Addr {
+func (s *Settings) watchAddresses(
+	context.Context, mode.Mode, []netip.Addr, *slog.Logger,
+) <-chan []netip.Addr {
 	return nil
 }

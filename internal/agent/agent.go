@@ -95,20 +95,24 @@ type Agent struct {
 	box  *mailbox
 	asks chan func() // questions of the socket, answered on the loop
 
-	probing sync.Mutex // held by a probe, and for a while after it; apart from the rest, as a probe takes a second
+	// held by a probe, and for a while after it; apart from the rest, as a probe takes a second
+	probing sync.Mutex
 
 	// Only the loop uses the fields below.
-	tracker       *k8s.Tracker
-	model         *k8s.Model
-	synced        bool // the source has synced
-	delivered     bool // the data plane has received the model
-	problems      k8s.Problems
-	warned        map[k8s.Warning]bool // warnings of the model that were logged
-	followers     []follower
-	hostPlaneOff  string                                // why no data plane serves the node's own traffic alongside the bridge; "": no reason
-	hostPlaneOpen bool                                  // whether one does is decided once the node has an address
-	leftovers     string                                // why what an earlier run's data plane has installed is left; "": it is not
-	spawn         func(run func(context.Context) error) // runs something as long as the agent
+	tracker   *k8s.Tracker
+	model     *k8s.Model
+	synced    bool // the source has synced
+	delivered bool // the data plane has received the model
+	problems  k8s.Problems
+	warned    map[k8s.Warning]bool // warnings of the model that were logged
+	followers []follower
+	// why no data plane serves the node's own traffic alongside the bridge; "": no reason
+	hostPlaneOff string
+	// whether one does is decided once the node has an address
+	hostPlaneOpen bool
+	// why what an earlier run's data plane has installed is left; "": it is not
+	leftovers string
+	spawn     func(run func(context.Context) error) // runs something as long as the agent
 }
 
 // follower receives the model's changes: a data plane, the health checks, or the check of listening
@@ -148,21 +152,25 @@ func New(o Options) (*Agent, error) {
 	}
 
 	a.proxy = health.NewProxy(health.ProxyOptions{
-		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.Fallback.SyncPeriod, Stuck: a.watch.Stuck,
+		Addr: o.HealthzAddr, HardFail: o.BindHardFail, Timeout: 2 * o.Fallback.SyncPeriod,
+		Stuck:      a.watch.Stuck,
 		OnResponse: a.metrics.HealthAnswer, Log: o.Log,
 	})
 
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
 		OnFailure: func(name k8s.ServiceName, at netip.AddrPort, err error) {
-			a.warnService(name, "FailedToStartServiceHealthcheck", "Listen", fmt.Sprintf("cannot listen on the health check node port %s: %v", at, err))
+			a.warnService(name, "FailedToStartServiceHealthcheck",
+				"Listen", fmt.Sprintf("cannot listen on the health check node port %s: %v", at, err))
 		},
 		Log: o.Log,
 	})
 
 	a.ports = ports.NewWatcher(ports.WatcherOptions{
-		OnConflict: func(c ports.Conflict) { a.warnService(c.Service.ServiceName, "PortInUse", "Serve", c.String()) },
-		Log:        o.Log,
+		OnConflict: func(c ports.Conflict) {
+			a.warnService(c.Service.ServiceName, "PortInUse", "Serve", c.String())
+		},
+		Log: o.Log,
 	})
 
 	if err := a.makePlanes(o.DB); err != nil {
@@ -181,7 +189,8 @@ func (a *Agent) noteModes(modes ...mode.Mode) {
 
 // warnService writes an Event about something that this node cannot do for a Service.
 func (a *Agent) warnService(name k8s.ServiceName, reason, action, text string) {
-	a.events.Service(name, apiserver.EventWarning, reason, action, fmt.Sprintf("node %s: %s", a.set.NodeName, text))
+	a.events.Service(name, apiserver.EventWarning, reason, action,
+		fmt.Sprintf("node %s: %s", a.set.NodeName, text))
 }
 
 // Run blocks until the context ends, and then returns nil; installed rules stay. Any other return is a
@@ -200,7 +209,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 
 	a.sysctls = a.set.ApplySysctls(a.log)
-	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy", "nkp "+Version+" serves Services here: "+a.reason)
+	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy",
+		"nkp "+Version+" serves Services here: "+a.reason)
 
 	g, ctx := errgroup.WithContext(ctx)
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
@@ -210,7 +220,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error {
 		err := a.proxy.Run(ctx)
 		if err != nil {
-			a.events.Node(apiserver.EventWarning, "FailedToStartProxierHealthcheck", "StartServiceProxy", err.Error())
+			a.events.Node(apiserver.EventWarning,
+				"FailedToStartProxierHealthcheck", "StartServiceProxy", err.Error())
 		}
 		return err
 	})
@@ -274,7 +285,9 @@ func (a *Agent) loop(ctx context.Context) error {
 			return nil
 		case <-patience.C:
 			if a.waitsForPodCIDR() {
-				return fmt.Errorf("waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs", podCIDRPatience, a.set.NodeName)
+				return fmt.Errorf(
+					"waited %v: node %s has no spec.podCIDRs, which --detect-local-mode NodeCIDR needs",
+					podCIDRPatience, a.set.NodeName)
 			}
 		case <-a.box.arrived:
 			a.life.Work("applying changes of the source")
@@ -318,7 +331,8 @@ const podCIDRPatience = 5 * time.Minute
 // nkp can tell which clients are pods; until then the installed rules stay.
 func (a *Agent) flush(ctx context.Context) {
 	if a.waitsForPodCIDR() {
-		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)", "node", a.set.NodeName, "atMost", podCIDRPatience)
+		a.log.Info("waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)",
+			"node", a.set.NodeName, "atMost", podCIDRPatience)
 		return
 	}
 	model, changes := a.tracker.Flush()
@@ -335,7 +349,8 @@ func (a *Agent) flush(ctx context.Context) {
 	}
 	if first || a.hostPlaneOpen {
 		a.life.Work("finding out what serves the node's own traffic")
-		a.hostPlane(ctx, model) // last, because it runs programs to examine iptables, and the bridge must not wait for them
+		// last, because it runs programs to examine iptables, and the bridge must not wait for them
+		a.hostPlane(ctx, model)
 	}
 	a.reportWarnings(model.Warnings)
 }
@@ -362,12 +377,14 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 			if w.Field != "" {
 				text = w.Field + ": " + text
 			}
-			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name}, apiserver.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
+			a.events.Service(k8s.ServiceName{Namespace: w.Ref.Namespace, Name: w.Ref.Name},
+				apiserver.EventWarning, cmp.Or(w.Event, "NotServedAsSpecified"), "Serve", text)
 		}
 	}
 
 	if logged > maxNewWarnings {
-		a.log.Warn("more warnings are not logged: nkp status lists all of them", "more", logged-maxNewWarnings)
+		a.log.Warn("more warnings are not logged: nkp status lists all of them",
+			"more", logged-maxNewWarnings)
 	}
 
 	if changed {
@@ -379,7 +396,8 @@ func (a *Agent) reportWarnings(ws []k8s.Warning) {
 }
 
 func (a *Agent) waitsForPodCIDR() bool {
-	return a.set.DetectLocal.Mode == k8s.DetectByNodeCIDR && !a.delivered && len(a.tracker.Node().PodCIDRs) == 0
+	return a.set.DetectLocal.Mode == k8s.DetectByNodeCIDR && !a.delivered &&
+		len(a.tracker.Node().PodCIDRs) == 0
 }
 
 func (a *Agent) reportProblems(p k8s.Problems) {

@@ -50,7 +50,8 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 	}
 
 	slices.SortFunc(names, k8s.PortName.Compare)
-	list := &FlowList{Node: a.set.NodeName, Mode: string(a.mode), ServicePorts: len(names), Objects: []dataplane.Object{}}
+	list := &FlowList{Node: a.set.NodeName, Mode: string(a.mode),
+		ServicePorts: len(names), Objects: []dataplane.Object{}}
 
 	for _, pl := range active.all {
 		for _, n := range names {

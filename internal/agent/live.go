@@ -22,11 +22,14 @@ import (
 )
 
 // ErrNoLive says that a data plane cannot be asked about single packets.
-var ErrNoLive = errors.New("--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
+var ErrNoLive = errors.New(
+	"--live cannot ask HNS about a packet: leave it out, and compare all load balancers with \"nkp diff\"")
 
 // compare compares the model's answer with the bridge, or with iptables or nftables for packets that do not
 // cross the bridge. The model has the packet's Service port only.
-func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
+func (s *Settings) compare(
+	ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result,
+) error {
 	db := now.switchNow()
 	switch {
 	case r.Gap:
@@ -60,7 +63,9 @@ func (s *Settings) compare(ctx context.Context, now *planes, m *k8s.Model, q tra
 
 // OnBridge reports whether a packet crosses the bridge. iptables, with the given scope, serves packets that
 // do not. beside are the families of which the node's addresses are not on the bridge.
-func OnBridge(scope string, beside []k8s.Family, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result) bool {
+func OnBridge(
+	scope string, beside []k8s.Family, db *ovsdb.Switch, m *k8s.Model, q trace.Question, r *trace.Result,
+) bool {
 	to := q.To.Addr()
 	_, isPort := portNumber(db, q.In)
 	switch {
@@ -110,7 +115,8 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 
 // LiveDifferences converts a bridge's differences for package live.
 func LiveDifferences(d *bridge.Differences) *live.Differences {
-	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept, More: d.Foreign.Number - len(d.Foreign.Inside), FailOpen: d.FailOpen}
+	return &live.Differences{Own: d.Own, Foreign: d.Foreign.Kept,
+		More: d.Foreign.Number - len(d.Foreign.Inside), FailOpen: d.FailOpen}
 }
 
 // LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the
@@ -121,7 +127,8 @@ func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 		return nil, fmt.Errorf("--live: %w", err)
 	}
 	return &live.Switch{
-		Tracker: tracker, Bridge: s.Bridge, Port: func(name string) (uint32, bool) { return portNumber(db, name) },
+		Tracker: tracker, Bridge: s.Bridge,
+		Port:  func(name string) (uint32, bool) { return portNumber(db, name) },
 		Usage: func(ctx context.Context) dpctl.Usage { return s.ConntrackUsage(ctx, db) },
 	}, nil
 }
@@ -170,7 +177,9 @@ func portNumber(db *ovsdb.Switch, name string) (uint32, bool) {
 }
 
 // CompareRules compares the model's answer with the installed rules of iptables or nftables, as mode says.
-func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result) error {
+func (s *Settings) CompareRules(
+	ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model, q trace.Question, r *trace.Result,
+) error {
 	family := k8s.FamilyOf(q.To.Addr())
 	if by == mode.NFTables {
 		o := s.NFTablesOptions(scope)
@@ -187,7 +196,8 @@ func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving
 	if err != nil {
 		return err
 	}
-	set := live.Rules{Tables: tables, Node: m.Node, Detector: m.Detector, Connections: kernelConnections(ctx, q)}
+	set := live.Rules{Tables: tables, Node: m.Node,
+		Detector: m.Detector, Connections: kernelConnections(ctx, q)}
 	if err = set.Compare(q, r); err == nil {
 		live.Routes(m.Node.Local, "", nftables.OfDevice, q, r)
 	}
@@ -198,7 +208,9 @@ func (s *Settings) CompareRules(ctx context.Context, by mode.Mode, scope serving
 func tables(ctx context.Context, m *k8s.Model, q trace.Question) live.Tables {
 	family := k8s.FamilyOf(q.To.Addr())
 	return live.Tables{
-		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nftables.Follow(ctx, family, p) },
+		Follow: func(p rules.Packet) ([]rules.Way, []string, error) {
+			return nftables.Follow(ctx, family, p)
+		},
 		Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
 			return iptables.LegacyRules(ctx, family, chains...)
 		},

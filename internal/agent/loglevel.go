@@ -29,11 +29,13 @@ func (a *Agent) serveLogLevel(w http.ResponseWriter, r *http.Request) {
 	defer a.leveling.Unlock()
 	c.Before = a.logLevel.Level()
 	a.logLevel.Set(c.Now)
-	a.log.Warn(fmt.Sprintf("the log level is now %s, until nkp restarts; it was %s (nkp log-level)", c.Now, c.Before))
+	a.log.Warn(fmt.Sprintf("the log level is now %s, until nkp restarts; it was %s (nkp log-level)",
+		c.Now, c.Before))
 	reply(w, &c, nil)
 }
 
 // SetLogLevel has the agent log from a level on until it restarts.
 func (c *Caller) SetLogLevel(ctx context.Context, level string) (*LogLevelChange, error) {
-	return fetch[LogLevelChange](ctx, c, http.MethodPost, "/v1/log-level?"+url.Values{"level": {level}}.Encode())
+	return fetch[LogLevelChange](ctx, c, http.MethodPost,
+		"/v1/log-level?"+url.Values{"level": {level}}.Encode())
 }

@@ -38,7 +38,9 @@ const counterPatience = 2 * time.Second
 // makeMetrics makes what data planes and loop report to, and its server. It fails if the files of a
 // certificate cannot be read.
 func (a *Agent) makeMetrics(o *Options) error {
-	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect, Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
+	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode),
+		Families: a.set.families(a.mode), Collect: a.collect,
+		Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
 
 	if o.Metrics.Services {
 		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
@@ -53,10 +55,12 @@ func (a *Agent) makeMetrics(o *Options) error {
 	}
 
 	so := metrics.ServerOptions{
-		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling, ProxyMode: proxyMode(a.mode),
-		Config: o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
+		Addr: o.Metrics.Addr, HardFail: o.BindHardFail, Profiling: o.Metrics.Profiling,
+		ProxyMode: proxyMode(a.mode),
+		Config:    o.Configz, SetVerbosity: o.SetVerbosity, Log: a.log,
 		OnFailure: func(err error) {
-			a.events.Node(apiserver.EventWarning, "FailedToStartMetricServer", "StartServiceProxy", err.Error())
+			a.events.Node(apiserver.EventWarning,
+				"FailedToStartMetricServer", "StartServiceProxy", err.Error())
 		},
 	}
 
@@ -130,9 +134,11 @@ type snapshot struct {
 // count walks the model. It runs on the loop.
 func (a *Agent) count() *snapshot {
 	t := &snapshot{
-		synced: a.synced, errors: len(a.problems.Errors), warnings: len(a.problems.Warnings) + len(a.model.Warnings),
-		ports: map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
-		planes: a.planes, nodeIPs: a.model.Node.IPs,
+		synced: a.synced, errors: len(a.problems.Errors),
+		warnings: len(a.problems.Warnings) + len(a.model.Warnings),
+		ports:    map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{},
+		external: map[k8s.Family]int{},
+		planes:   a.planes, nodeIPs: a.model.Node.IPs,
 	}
 
 	if a.leftovers != "" {
@@ -339,7 +345,8 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	emit(metrics.HNSSyncs, float64(s.SyncErrors), "failed")
 
 	for operation, n := range map[string]uint64{
-		"created": s.Counts.Created, "modified": s.Counts.Modified, "replaced": s.Counts.Replaced, "deleted": s.Counts.Deleted, "failed": s.Counts.Failed,
+		"created": s.Counts.Created, "modified": s.Counts.Modified, "replaced": s.Counts.Replaced,
+		"deleted": s.Counts.Deleted, "failed": s.Counts.Failed,
 	} {
 		emit(metrics.HNSChanges, float64(n), operation)
 	}

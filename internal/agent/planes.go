@@ -59,8 +59,11 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	switch a.mode {
 	case mode.OVS:
 		a.bridge = bridge.New(a.set.Settings, db, bridge.Hooks{
-			Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost, FailOpen: a.proxy.SetBypassed,
-			Stateful:     func(text string) { a.events.Node(apiserver.EventWarning, "StatefulPolicies", "Serve", text) },
+			Hooks: hooks, Transaction: a.metrics.Transaction, Lost: a.metrics.Lost,
+			FailOpen: a.proxy.SetBypassed,
+			Stateful: func(text string) {
+				a.events.Node(apiserver.EventWarning, "StatefulPolicies", "Serve", text)
+			},
 			ReservePorts: func(lo, hi int) error { return a.set.reservePorts(lo, hi, a.log) },
 		}, a.log)
 		p = a.bridge
@@ -93,8 +96,10 @@ func (a *Agent) hooks(m mode.Mode) dataplane.Hooks {
 				a.warnService(r.Port.ServiceName, kinds[m].event, "Program", r.Port.String()+": "+reasonOf(r))
 			}
 		},
-		Forgot:      a.metrics.Forgot,
-		Unsupported: func(n dataplane.Notice) { a.warnService(n.Port.ServiceName, "NotSupportedByHNS", "Program", n.Text) },
+		Forgot: a.metrics.Forgot,
+		Unsupported: func(n dataplane.Notice) {
+			a.warnService(n.Port.ServiceName, "NotSupportedByHNS", "Program", n.Text)
+		},
 	}
 }
 
@@ -106,10 +111,13 @@ func reasonOf(r dataplane.Refusal) string {
 }
 
 // newFallback creates the data plane iptables or nftables, as mode says.
-func (a *Agent) newFallback(by mode.Mode, scope serving.Scope, hooks dataplane.Hooks) (*fallback.Plane, error) {
+func (a *Agent) newFallback(
+	by mode.Mode, scope serving.Scope, hooks dataplane.Hooks,
+) (*fallback.Plane, error) {
 	set := a.set
 	set.Fallback.Log = a.log
-	set.Fallback.Hooks = fallback.Hooks{Hooks: hooks, Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
+	set.Fallback.Hooks = fallback.Hooks{Hooks: hooks,
+		Restored: a.metrics.Restore, Split: a.metrics.PartialFailure}
 	if by == mode.NFTables {
 		return nftables.New(set.NFTablesOptions(scope))
 	}
@@ -122,7 +130,8 @@ func (s *Settings) IPTablesScope(form bridge.HostTraffic) (scope serving.Scope, 
 	switch {
 	case form == bridge.HostIPTables || form == bridge.HostNFTables:
 		return serving.Host, true
-	case form == bridge.HostOVS && s.HostTraffic != bridge.HostOVS: // auto: what the node sends to itself never gets to the bridge
+	// auto: what the node sends to itself never gets to the bridge
+	case form == bridge.HostOVS && s.HostTraffic != bridge.HostOVS:
 		return serving.Own, true
 	}
 	return 0, false
@@ -181,7 +190,9 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 			a.spawn(func(context.Context) error { a.watchDrops(watched, scope); return nil })
 		}
 		if err := p.Run(ctx); err != nil {
-			text := fmt.Sprintf("Service traffic from the node itself is not handled by %s; the bridge is not affected: %v", by, err)
+			text := fmt.Sprintf(
+				"Service traffic from the node itself is not handled by %s; the bridge is not affected: %v",
+				by, err)
 			a.log.Error(text)
 			_ = a.ask(ctx, func() { a.hostPlaneOff, a.planes = text, a.main }) // fails only on shutdown
 		}

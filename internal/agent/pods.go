@@ -46,7 +46,9 @@ func (a *Agent) pods(ctx context.Context) (*PodList, error) {
 		return nil, err
 	}
 	if active.bridge == nil {
-		return nil, fmt.Errorf("there is no bridge: nkp serves in mode %s (%s), where pods have no ports that it knows", a.mode, a.reason)
+		return nil, fmt.Errorf(
+			"there is no bridge: nkp serves in mode %s (%s), where pods have no ports that it knows", a.mode,
+			a.reason)
 	}
 	soon, cancel := context.WithTimeout(ctx, podsWait)
 	defer cancel()

@@ -30,7 +30,9 @@ const probePause = time.Second
 // something.
 func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
 	if !a.probing.TryLock() {
-		http.Error(w, "another probe is under way, or has ended less than a second ago: wait, then try again", http.StatusTooManyRequests)
+		http.Error(w,
+			"another probe is under way, or has ended less than a second ago: wait, then try again",
+			http.StatusTooManyRequests)
 		return
 	}
 	defer func() { time.AfterFunc(probePause, a.probing.Unlock) }()
@@ -65,10 +67,13 @@ type prober struct {
 
 // probe sends the packet of a question, and describes in r.Probe what became of it. An error says why it was
 // not sent.
-func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result) error {
+func (s *Settings) probe(
+	ctx context.Context, now *planes, m *k8s.Model, q trace.Question, r *trace.Result,
+) error {
 	p := &prober{Probe: &trace.Probe{Steps: []string{}}, q: q, r: r}
 	db := now.switchNow()
-	onBridge := db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r))
+	onBridge := db != nil &&
+		(now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r))
 	sp, atPort := m.Ports[r.Port], false // not every pod is recognized by its address
 	if db != nil {
 		_, atPort = db.PortByIP(q.From.Addr())
@@ -76,23 +81,37 @@ func (s *Settings) probe(ctx context.Context, now *planes, m *k8s.Model, q trace
 
 	switch {
 	case r.Service == "" || r.Gap || sp == nil:
-		return errors.New("not probed: nothing of nkp's handles this packet, so that a probe would not test it")
+		return errors.New(
+			"not probed: nothing of nkp's handles this packet, so that a probe would not test it")
 	case q.Protocol == "SCTP":
 		return errors.New("not probed: nkp sends no SCTP; probe a TCP or UDP port of the Service")
 	case r.Source == k8s.Outside && !atPort:
-		return fmt.Errorf("not probed: %s is neither this node nor a pod here, and a packet with its address can only be sent there; use --live, and --follow while that client tries", q.From.Addr())
+		return fmt.Errorf(
+			"not probed: %s is neither this node nor a pod here, and a packet with its address can only be "+
+				"sent there; use --live, and --follow while that client tries",
+			q.From.Addr())
 	case r.Chosen != nil:
-		return fmt.Errorf("not probed: on its way to %s the packet is not translated here, nor is the answer (annotation %s): a client has to try", r.Service, k8s.AnnotationConsistent)
+		return fmt.Errorf(
+			"not probed: on its way to %s the packet is not translated here, nor is the answer (annotation "+
+				"%s): a client has to try",
+			r.Service, k8s.AnnotationConsistent)
 	case q.In != "":
 		return errors.New("not probed: a probe enters where its source is; leave out --in")
 	case db != nil && !db.Exists && onBridge:
 		return errors.New("not probed: " + bridge.Gone(db))
 	case !onBridge && now.fallback == nil:
-		return errors.New("not probed: HNS neither counts nor forgets a single connection, so that a probe would leave traces")
+		return errors.New(
+			"not probed: HNS neither counts nor forgets a single connection, so that a probe would leave " +
+				"traces")
 	case !onBridge && r.Source != k8s.ThisNode:
-		return fmt.Errorf("not probed: in mode %s a pod's packet can only be sent inside of the pod's network namespace; probe from this node (--from %s), or run a client in the pod", now.fallback.Name(), nodeAddress(&m.Node, q))
+		return fmt.Errorf(
+			"not probed: in mode %s a pod's packet can only be sent inside of the pod's network namespace; "+
+				"probe from this node (--from %s), or run a client in the pod",
+			now.fallback.Name(), nodeAddress(&m.Node, q))
 	case !onBridge && sp.AffinitySeconds > 0:
-		return fmt.Errorf("not probed: %s has session affinity, and in mode %s a probe would bind this node to an endpoint", r.Service, now.fallback.Name())
+		return fmt.Errorf(
+			"not probed: %s has session affinity, and in mode %s a probe would bind this node to an endpoint",
+			r.Service, now.fallback.Name())
 	}
 
 	var err error
@@ -142,7 +161,9 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	}
 
 	p.each, p.link, p.count, p.whyLost = now.bridge.Connections, now.bridge.BeginProbe, now.bridge.Counted, now.bridge.WhyLost
-	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string { return sw.Leaving(ctx, p.q, p.r, endpoint) }
+	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string {
+		return sw.Leaving(ctx, p.q, p.r, endpoint)
+	}
 	p.forget = func(ctx context.Context, endpoint netip.AddrPort) error {
 		return now.bridge.ForgetProbe(ctx, p.pipeline(flow.PortLocal), endpoint)
 	}
@@ -165,10 +186,15 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 
 	switch local := func(text string) bool {
 		at, err := netip.ParseAddrPort(text)
-		return err == nil && slices.ContainsFunc(sw.Config.Pods, func(p pipeline.Pod) bool { return p.IP == at.Addr() })
+		return err == nil && slices.ContainsFunc(sw.Config.Pods, func(p pipeline.Pod) bool {
+			return p.IP == at.Addr()
+		})
 	}; {
 	case !ok || port.OFPort == 0:
-		return fmt.Errorf("no port of bridge %s has the pod's address %s (external_ids:ip_addresses): its packet can only be sent on its own node, or in its network namespace", s.Bridge, p.q.From.Addr())
+		return fmt.Errorf(
+			"no port of bridge %s has the pod's address %s (external_ids:ip_addresses): its packet can "+
+				"only be sent on its own node, or in its network namespace",
+			s.Bridge, p.q.From.Addr())
 	case len(port.MAC) != 6 || port.FarMAC: // the bridge would learn a MAC that no pod has
 		return fmt.Errorf("the MAC of the pod at port %s is not known: the database has none (external_ids:attached-mac), nor has the bridge learned one there; "+
 			"try again when the pod has sent a packet", port.Name)
@@ -190,7 +216,8 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 
 // pipeline returns the probe for the pipeline.
 func (p *prober) pipeline(inPort uint32) *pipeline.Probe {
-	return &pipeline.Probe{Port: p.r.Port, Client: p.q.From, Frontend: p.q.To, InPort: inPort, Divert: p.port != nil}
+	return &pipeline.Probe{Port: p.r.Port, Client: p.q.From,
+		Frontend: p.q.To, InPort: inPort, Divert: p.port != nil}
 }
 
 // own reports whether a connection is the probe's.
@@ -224,7 +251,8 @@ func (p *prober) choosePort(ctx context.Context) error {
 	})
 	if want := p.q.From.Port(); err != nil || want != 0 {
 		if err == nil && taken[want] {
-			err = fmt.Errorf("%s has a connection from port %d already; leave the port out", p.q.From.Addr(), want)
+			err = fmt.Errorf("%s has a connection from port %d already; leave the port out",
+				p.q.From.Addr(), want)
 		}
 		return err
 	}
@@ -235,7 +263,8 @@ func (p *prober) choosePort(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has connections from all ports from %d to %d", p.q.From.Addr(), probePortFirst, probePortLast)
+	return fmt.Errorf("%s has connections from all ports from %d to %d",
+		p.q.From.Addr(), probePortFirst, probePortLast)
 }
 
 // probeEnd bounds what follows the answer: closing the connection and deleting its conntrack entry.
@@ -296,7 +325,8 @@ func (p *prober) run(ctx context.Context) error {
 	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && p.LastSeen != "" {
 		switch tcp := p.q.Protocol == "TCP"; {
 		case tcp && entry.State != "SYN_SENT":
-			p.Cause = fmt.Sprintf("conntrack has seen the answer (%s), which was lost on its way back to %s", entry.State, p.q.From.Addr())
+			p.Cause = fmt.Sprintf("conntrack has seen the answer (%s), which was lost on its way back to %s",
+				entry.State, p.q.From.Addr())
 		default:
 			p.Cause = p.whyLost(ctx, counted, endpoint.Addr(), p.q.From.Addr(), tcp)
 		}
@@ -346,12 +376,15 @@ func (p *prober) silence() trace.Outcome {
 const probeWait = trace.ProbeSeconds * time.Second
 
 // packetOut sends the packet by the pod's port and waits for the answer, which the bridge diverts to nkp.
-func (p *prober) packetOut(ctx context.Context, link *bridge.Probing) (closeConn func(context.Context), err error) {
+func (p *prober) packetOut(
+	ctx context.Context, link *bridge.Probing,
+) (closeConn func(context.Context), err error) {
 	begun := time.Now()
 	if err := link.Send(ctx, flow.MAC(p.port.MAC), p.router); err != nil {
 		return nil, err
 	}
-	p.Step("sent at port %s (%d), from MAC %s to MAC %s: %s", p.port.Name, p.port.OFPort, p.port.MAC, p.router, p.q)
+	p.Step("sent at port %s (%d), from MAC %s to MAC %s: %s",
+		p.port.Name, p.port.OFPort, p.port.MAC, p.router, p.q)
 
 	timeout := time.NewTimer(probeWait)
 	defer timeout.Stop()
@@ -359,7 +392,9 @@ func (p *prober) packetOut(ctx context.Context, link *bridge.Probing) (closeConn
 	case in := <-link.Heard:
 		p.takes(&in, in.At.Sub(begun))
 	case <-link.Lost():
-		p.deaf = errors.New("the connection to the switch broke after the packet was sent, and with it went the answer, if there was one; try again")
+		p.deaf = errors.New(
+			"the connection to the switch broke after the packet was sent, and with it went the answer, if " +
+				"there was one; try again")
 	case <-timeout.C:
 		p.Outcome = p.silence()
 	case <-ctx.Done():
@@ -391,7 +426,9 @@ func (p *prober) takes(in *bridge.ProbeAnswer, after time.Duration) {
 }
 
 // dial opens a connection by a socket of this node.
-func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func(context.Context), err error) {
+func (p *prober) dial(
+	ctx context.Context, link *bridge.Probing,
+) (closeConn func(context.Context), err error) {
 	network := "tcp"
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(p.q.From), Timeout: probeWait}
 	if p.q.Protocol == "UDP" {
@@ -400,7 +437,8 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 
 	p.Step("sent by a socket of this node: %s", p.q)
 	begun := time.Now()
-	conn, err := d.DialContext(context.WithoutCancel(ctx), network, p.q.To.String()) // what is sent is waited for
+	// what is sent is waited for
+	conn, err := d.DialContext(context.WithoutCancel(ctx), network, p.q.To.String())
 	if udp, ok := conn.(*net.UDPConn); ok && err == nil {
 		_, _, err = udp.WriteMsgUDP(nil, nil, nil)
 		if err == nil {
@@ -425,7 +463,8 @@ func (p *prober) dial(ctx context.Context, link *bridge.Probing) (closeConn func
 		p.heard(trace.Answered, "", after)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		p.heard(trace.Refused, cmp.Or(by, p.kernelRefuser()), after)
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH): // for want of a route or a neighbour, or by a router's word
+	// for want of a route or a neighbour, or by a router's word
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		var why syscall.Errno
 		errors.As(err, &why)
 		p.OnWay = why.Error()
@@ -460,11 +499,16 @@ func (p *prober) kernelRefuser() string {
 // notPassed adds a step about what the packet and its answer did not pass.
 func (p *prober) notPassed() {
 	if p.others {
-		p.Step("not passed: the flows of others in table 0 that decide on the answer once nkp has translated it (nkp trace --live --reply)")
+		p.Step(
+			"not passed: the flows of others in table 0 that decide on the answer once nkp has translated " +
+				"it (nkp trace --live --reply)")
 	}
 	switch {
 	case p.port != nil:
-		p.Step("not passed: the pod's own network (its routes, filters and interface) and the last hop of the answer from the bridge to the pod at port %s", p.port.Name)
+		p.Step(
+			"not passed: the pod's own network (its routes, filters and interface) and the last hop of the "+
+				"answer from the bridge to the pod at port %s",
+			p.port.Name)
 	case p.link == nil:
 		p.Step("counted like any connection of this node, in the counters of the data plane's rules")
 	}

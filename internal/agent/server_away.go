@@ -24,7 +24,8 @@ func (a *Agent) sourceAway() string {
 // notSynced returns the error for a request that arrives before the source has synced.
 func (a *Agent) notSynced() error {
 	if since := a.awaySince(); !since.IsZero() {
-		return fmt.Errorf("the agent's source has not synced yet: %s has not answered all requests since %s", a.kind, since.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the agent's source has not synced yet: %s has not answered all requests since %s",
+			a.kind, since.UTC().Format(time.RFC3339))
 	}
 	return errors.New("the agent's source has not synced yet")
 }
@@ -57,7 +58,9 @@ func (a *Agent) servedServer() string {
 		for _, f := range sp.Frontends {
 			if f.Address == ip && f.Type == k8s.ClusterIP {
 				return fmt.Sprintf("nkp reaches the API server at %s, the ClusterIP of Service %s, which nkp itself serves: after a restart of the node "+
-					"it gets no Services, unless another program serves that address; name the API server's own address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see deploy/README.md)",
+					"it gets no Services, unless another program serves that address; name the API "+
+					"server's own address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see "+
+					"deploy/README.md)",
 					ip, sp.Name.ServiceName)
 			}
 		}

@@ -87,7 +87,8 @@ const countersWait = 5 * time.Second
 
 // services describes the Service ports that the filter selects, sorted by name.
 func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
-	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode), Services: []ServiceInfo{}, Notes: []string{}}
+	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode),
+		Services: []ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
 	var refused []k8s.ServiceName
 	var skipped []ServiceInfo
@@ -138,12 +139,15 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				states := a.tracker.EndpointStates(n)
 				s := describe(sp, states, a.tracker.NotServedOf(n))
 				s.Counters, s.CountersNote = counted.of(n)
-				s.Problems = append(s.Problems, emptyProblems(a.mode, sp, func() string { return trace.WhyEmpty(a.tracker, n, states) })...)
+				s.Problems = append(s.Problems, emptyProblems(a.mode, sp, func() string {
+					return trace.WhyEmpty(a.tracker, n, states)
+				})...)
 				if odd := trace.OddPort(a.tracker, n, states); odd != "" {
 					s.Problems = append(s.Problems, odd)
 				}
 				s.Problems = append(s.Problems, a.set.deadPorts(sw, &a.model.Node, states)...)
-				s.Problems = slices.Concat(s.Problems, problems[n], said[n.ServiceName], listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
+				s.Problems = slices.Concat(s.Problems, problems[n], said[n.ServiceName],
+					listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
 				list.Services = append(list.Services, s)
 			}
 		})
@@ -216,7 +220,9 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 			continue
 		}
 		if (f.VIP.IsValid() || f.Port != 0) &&
-			!slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool { return at(n.Family, x.Address, x.Port) }) &&
+			!slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
+				return at(n.Family, x.Address, x.Port)
+			}) &&
 			!slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool { return at(n.Family, u.Addr.Addr(), u.Addr.Port()) }) {
 			continue
 		}
@@ -230,16 +236,20 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) ServiceInfo {
 	view := sp.View(nil)
 	s := ServiceInfo{
-		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol, Family: view.Family,
-		Frontends: make([]FrontendInfo, 0, len(view.Frontends)), Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
+		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol,
+		Family:    view.Family,
+		Frontends: make([]FrontendInfo, 0, len(view.Frontends)),
+		Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
 	}
 	for _, f := range view.Frontends {
 		s.Frontends = append(s.Frontends, FrontendInfo{
-			Type: f.Type, Address: f.Address, Port: f.Port, Policy: f.Policy, SourceRanges: f.SourceRanges, ShadowedBy: f.ShadowedBy,
+			Type: f.Type, Address: f.Address, Port: f.Port, Policy: f.Policy, SourceRanges: f.SourceRanges,
+			ShadowedBy: f.ShadowedBy,
 		})
 	}
 	for _, u := range unserved {
-		info := FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(), SourceRanges: []string{}, NotServed: u.Why}
+		info := FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(),
+			SourceRanges: []string{}, NotServed: u.Why}
 		if u.Addr.Addr().IsValid() {
 			info.Address = u.Addr.Addr().String()
 		}

@@ -34,7 +34,8 @@ func (p *planes) counters(ctx context.Context) counted {
 	case err != nil:
 		return counted{note: "n/a now: " + err.Error()}
 	case by != nil && len(p.all) > 1:
-		const beside = "the node's own traffic, which nftables or iptables serves beside the bridge, is not counted"
+		const beside = "the node's own traffic, which nftables or iptables serves beside the bridge, is " +
+			"not counted"
 		note = strings.TrimPrefix(note+"; "+beside, "; ")
 	}
 	return counted{by, note}

@@ -44,7 +44,8 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 		return nil
 	})
 	if err != nil {
-		list.Notes = append(list.Notes, "cannot read whether endpoints answered their last TCP connections: "+err.Error())
+		list.Notes = append(list.Notes,
+			"cannot read whether endpoints answered their last TCP connections: "+err.Error())
 		return
 	}
 

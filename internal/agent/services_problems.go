@@ -39,7 +39,8 @@ func (p *planes) problems(ctx context.Context) (of map[k8s.PortName][]string, no
 func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []string) {
 	refused, dropped := "new connections are refused", "are dropped"
 	if m == mode.Windows {
-		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped", "are not dropped, because HNS cannot do that"
+		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped",
+			"are not dropped, because HNS cannot do that"
 	}
 	router := k8s.Router{Loopback: true}
 	for _, f := range sp.Frontends {
@@ -51,7 +52,8 @@ func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []s
 		if empty == k8s.Reject {
 			text = "no endpoint is in force: " + refused + ": " + why()
 		} else {
-			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) %s", frontendText(&f), dropped)
+			text = fmt.Sprintf("no endpoint on this node: new connections to %s (policy Local) %s",
+				frontendText(&f), dropped)
 			if f.Type != k8s.ClusterIP && m != mode.Windows {
 				text += ", but for those of this node and its pods"
 			}
@@ -79,7 +81,9 @@ func (s *Settings) deadPorts(sw *ovsdb.Switch, node *k8s.Node, states []k8s.Endp
 func (s *Settings) portProblems(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr, pod string) (out []string) {
 	switch why, unknown := s.DeadPort(sw, node, ip); {
 	case unknown:
-		out = append(out, fmt.Sprintf("no port of bridge %s has the address of the %s in external_ids:ip_addresses: packets go to it only where the bridge has learned it", sw.Bridge, pod))
+		out = append(out,
+			fmt.Sprintf("no port of bridge %s has the address of the %s in external_ids:ip_addresses: "+
+				"packets go to it only where the bridge has learned it", sw.Bridge, pod))
 	case why != "":
 		out = append(out, fmt.Sprintf("nothing reaches the %s: %s", pod, why))
 	}

@@ -86,13 +86,17 @@ func (s *Settings) Choosing(scope serving.Scope) *mode.Node {
 
 // Beside returns which data plane serves the node's own traffic beside a bridge, for a scope; see
 // [mode.Facts.Beside]. last returns the data planes of the last run.
-func (s *Settings) Beside(ctx context.Context, scope serving.Scope, last func() []mode.Mode) (m mode.Mode, why string) {
+func (s *Settings) Beside(
+	ctx context.Context, scope serving.Scope, last func() []mode.Mode,
+) (m mode.Mode, why string) {
 	return s.Choosing(scope).Facts(ctx, mode.Auto, nil, last).Beside()
 }
 
 // DiffRules returns how the rules of iptables or nftables, as mode says, differ from those that a model calls
 // for; "": not at all.
-func (s *Settings) DiffRules(ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model) (string, error) {
+func (s *Settings) DiffRules(
+	ctx context.Context, by mode.Mode, scope serving.Scope, m *k8s.Model,
+) (string, error) {
 	if by == mode.NFTables {
 		return nftables.Diff(m, s.NFTablesOptions(scope))
 	}

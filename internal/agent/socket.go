@@ -129,7 +129,9 @@ func (a *Agent) mux() *http.ServeMux {
 	})
 
 	mux.HandleFunc("GET /v1/flows", a.serveFlows)
-	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, r *http.Request) { reply(w, a.report(r.Context()), nil) })
+	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, a.report(r.Context()), nil)
+	})
 	mux.HandleFunc("POST /v1/log-level", a.serveLogLevel)
 
 	return mux
@@ -147,7 +149,10 @@ func reply(w http.ResponseWriter, value any, err error) {
 
 // errRunning is the error of a second agent.
 func errRunning(path string) error {
-	return fmt.Errorf("another nkp is running, or another program: something listens on --socket %s already (choose another --socket to run two)", path)
+	return fmt.Errorf(
+		"another nkp is running, or another program: something listens on --socket %s already (choose "+
+			"another --socket to run two)",
+		path)
 }
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.
@@ -335,7 +340,8 @@ func (c *Caller) unanswered(err error, after time.Duration) error {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("cannot ask nkp on %s: %w", c.path, err)
 	case c.Running():
-		return fmt.Errorf("nkp is running (something listens on %s), but has not answered for %v: %w", c.path, after.Round(100*time.Millisecond), err)
+		return fmt.Errorf("nkp is running (something listens on %s), but has not answered for %v: %w",
+			c.path, after.Round(100*time.Millisecond), err)
 	}
 	return fmt.Errorf("%w on %s; is it running? (%w)", ErrAbsent, c.path, err)
 }

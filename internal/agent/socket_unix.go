@@ -57,7 +57,10 @@ func lockDir(dir *os.File, limit time.Duration) error {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return fmt.Errorf("lock %s: %w", dir.Name(), err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("another program has locked %s, the directory of --socket, for %v (flock): end it, or choose another --socket", dir.Name(), limit)
+			return fmt.Errorf(
+				"another program has locked %s, the directory of --socket, for %v (flock): end it, or "+
+					"choose another --socket",
+				dir.Name(), limit)
 		}
 	}
 }
@@ -72,7 +75,10 @@ func removeDead(path string) error {
 		return err
 	}
 	if kind := info.Mode().Type(); kind != os.ModeSocket {
-		return fmt.Errorf("--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose another --socket", path, kindText(kind))
+		return fmt.Errorf(
+			"--socket %s: a %s of that name exists, and nkp replaces sockets only: remove it, or choose "+
+				"another --socket",
+			path, kindText(kind))
 	}
 
 	// Connecting does not wait for the other side (unix(7)): it takes long only on a node where nkp gets no
@@ -93,7 +99,9 @@ func removeDead(path string) error {
 		return nil
 	}
 
-	return fmt.Errorf("--socket %s: it seems to be the socket of another program, and stays (%w): choose another --socket", path, err)
+	return fmt.Errorf(
+		"--socket %s: it seems to be the socket of another program, and stays (%w): choose another --socket",
+		path, err)
 }
 
 func kindText(m os.FileMode) string {

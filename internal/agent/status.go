@@ -72,7 +72,8 @@ const loopWait = 300 * time.Millisecond
 
 // status describes the agent. It waits neither for a loop that is stuck nor for a switch.
 func (a *Agent) status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started, Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending()}
+	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started,
+		Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending()}
 	var warnings []string
 	for _, l := range a.watch.Working() {
 		if l.For >= time.Second {
@@ -94,7 +95,8 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		}
 		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 		if files, ok := a.source.(interface{ Revision() string }); ok {
-			if r := files.Revision(); a.delivered && a.box.empty() { // in this order: a revision is named after its changes are in the box
+			// in this order: a revision is named after its changes are in the box
+			if r := files.Revision(); a.delivered && a.box.empty() {
 				s.Source.Revision = r
 			}
 		}
@@ -109,7 +111,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.Source.Errors = append(s.Source.Errors, e.String())
 		}
 		if a.synced && !a.delivered {
-			warnings = append(warnings, "nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode NodeCIDR)")
+			warnings = append(warnings,
+				"nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode "+
+					"NodeCIDR)")
 		}
 		if w := a.servedServer(); w != "" {
 			warnings = append(warnings, w)
@@ -124,7 +128,9 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 		return s, ctx.Err()
 	case err != nil:
 		s.Source = SourceStatus{Kind: a.kind, Errors: []string{}}
-		warnings = append(warnings, "the agent is busy: details of source, Services and iptables are missing here, and counts may be old")
+		warnings = append(warnings,
+			"the agent is busy: details of source, Services and iptables are missing here, and counts may "+
+				"be old")
 		if last := a.lastSnapshot.Load(); last != nil {
 			s.Source.Synced, active = last.synced, last.planes
 			for _, f := range dataplane.Families {

@@ -74,7 +74,8 @@ func (a *Agent) takeOver(ctx context.Context) {
 		if o == mode.NFTables {
 			_, err = nftables.Cleanup(take)
 		} else {
-			_, err = iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet})
+			_, err = iptables.Cleanup(ctx,
+				iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet})
 		}
 		errs = append(errs, err)
 	}
@@ -83,7 +84,8 @@ func (a *Agent) takeOver(ctx context.Context) {
 		return // the next start goes on
 	}
 	if err := errors.Join(errs...); err != nil {
-		text := "what another data plane has installed is left, and may serve old endpoints; nkp tries again at the next start: " + err.Error()
+		text := "what another data plane has installed is left, and may serve old endpoints; nkp tries " +
+			"again at the next start: " + err.Error()
 		a.log.Error(text)
 		_ = a.ask(ctx, func() { a.leftovers = text }) // fails only on shutdown
 		return
@@ -116,7 +118,8 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m mode.Mode) {
 			switch {
 			case a.mode == mode.OVS && p == nil && a.hostPlaneOff != "":
 				if missing = true; len(a.lastModes) > 1 {
-					a.leftovers = "what the last run installed for the node's own traffic stays, and may serve old endpoints, until a data plane serves that traffic"
+					a.leftovers = "what the last run installed for the node's own traffic stays, and may " +
+						"serve old endpoints, until a data plane serves that traffic"
 				}
 			case a.mode != mode.OVS || p == nil:
 				m = a.mode

@@ -100,7 +100,9 @@ func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) 
 
 		r.Steps = append(r.Steps, a.listeners(q, r)...)
 		if r.Verdict == trace.Deliver {
-			states := slices.DeleteFunc(a.tracker.EndpointStates(r.Port), func(e k8s.EndpointState) bool { return !slices.Contains(r.Endpoints, e.Addr.String()) })
+			states := slices.DeleteFunc(a.tracker.EndpointStates(r.Port), func(e k8s.EndpointState) bool {
+				return !slices.Contains(r.Endpoints, e.Addr.String())
+			})
 			doubts = a.set.deadPorts(now.switchNow(), &model.Node, states)
 		}
 
@@ -142,7 +144,8 @@ func (s *Settings) clientPort(sw *ovsdb.Switch, node *k8s.Node, q trace.Question
 // listeners names the processes of the node that listen where the packet goes, and do not get it.
 func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 	for _, c := range a.ports.Conflicts() {
-		if c.Service.ServiceName == r.Port.ServiceName && c.Service.Port == r.Port.Port && c.Type == r.Frontend && c.Port == q.To.Port() &&
+		if c.Service.ServiceName == r.Port.ServiceName && c.Service.Port == r.Port.Port &&
+			c.Type == r.Frontend && c.Port == q.To.Port() &&
 			c.Service.Protocol == q.Protocol && (!c.Address.IsValid() || c.Address == q.To.Addr()) && !slices.Contains(steps, c.String()) {
 			steps = append(steps, c.String())
 		}
@@ -154,7 +157,8 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 func (a *Agent) traceCluster() trace.Cluster {
 	c := trace.Cluster{
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,
-		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil, Permissive: a.mode == mode.Windows,
+		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil,
+		Permissive:         a.mode == mode.Windows,
 	}
 	if a.bridge == nil {
 		return c
@@ -166,7 +170,8 @@ func (a *Agent) traceCluster() trace.Cluster {
 	if form := a.bridge.HostTrafficFor(a.model); form == bridge.HostOVS {
 		c.OwnGap = cmp.Or(a.hostPlaneOff, "it never crosses the bridge (--host-traffic ovs)")
 	} else {
-		c.HostGap = cmp.Or(a.hostPlaneOff, "the node's address is not on the bridge (--host-traffic "+string(form)+")")
+		c.HostGap = cmp.Or(a.hostPlaneOff,
+			"the node's address is not on the bridge (--host-traffic "+string(form)+")")
 	}
 	return c
 }

@@ -21,7 +21,9 @@ const podTimeout = 5 * time.Second
 // PodAddresses returns the addresses of a pod: those of the bridge's port whose iface-id is its name, or else
 // those that the source returns. It returns at least one unless it fails. db is nil if there is no switch to
 // ask.
-func PodAddresses(ctx context.Context, db *ovsdb.Switch, source any, pod k8s.ServiceName) ([]netip.Addr, error) {
+func PodAddresses(
+	ctx context.Context, db *ovsdb.Switch, source any, pod k8s.ServiceName,
+) ([]netip.Addr, error) {
 	if pod == (k8s.ServiceName{}) {
 		return nil, nil
 	}

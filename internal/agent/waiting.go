@@ -71,7 +71,9 @@ func (w *Waiting) run(ctx context.Context, path string, log *slog.Logger) {
 // ServeHTTP implements http.Handler.
 func (w *Waiting) ServeHTTP(out http.ResponseWriter, _ *http.Request) {
 	w.mu.Lock()
-	text := fmt.Sprintf("nkp is starting: it has waited for %s since %s; what was installed before stays in force", w.what, w.since.UTC().Format(time.RFC3339))
+	text := fmt.Sprintf(
+		"nkp is starting: it has waited for %s since %s; what was installed before stays in force", w.what,
+		w.since.UTC().Format(time.RFC3339))
 	w.mu.Unlock()
 	http.Error(out, text, http.StatusServiceUnavailable)
 }

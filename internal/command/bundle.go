@@ -32,18 +32,21 @@ is in it, what was cut (2 MiB a file, 16 MiB in all) and what could not be read.
 Services, pods and nodes are in it; credentials are not: nkp does not ask for them, and what looks like
 one is replaced by [redacted]. The file is for its owner only, and an existing file is never overwritten.
 Exit status: 0 written, 1 not written.`,
-		Example: "  nkp bundle\n  nkp bundle -f report.tar.gz\n  nkp bundle -f - | ssh admin@desk 'cat > report.tar.gz'",
+		Example: "  nkp bundle\n  nkp bundle -f report.tar.gz\n  nkp bundle -f - | ssh admin@desk 'cat > " +
+			"report.tar.gz'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			peers, err := on.peers(cmd)
 			switch {
 			case err != nil:
 				return err
 			case len(peers) != 1:
-				return usageError("a bundle is about one node, and there are %d: name one with --node", len(peers))
+				return usageError("a bundle is about one node, and there are %d: name one with --node",
+					len(peers))
 			}
 			defer peers[0].Close()
 			slow := time.AfterFunc(time.Second, func() {
-				fmt.Fprintf(cmd.ErrOrStderr(), "nkp: waiting for the agent's answers, %v at most\n", on.timeout())
+				fmt.Fprintf(cmd.ErrOrStderr(),
+					"nkp: waiting for the agent's answers, %v at most\n", on.timeout())
 			})
 			b := collect(cmd.Context(), peers[0], on.timeout())
 			slow.Stop()
@@ -59,7 +62,8 @@ in it. Exit status: 0 written, 1 not written.`,
 	} else {
 		on.use(cmd.Flags(), "config", "socket")
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "file to write, which must not exist; -: standard output (default: nkp-bundle-NODE-TIME.tar.gz)")
+	cmd.Flags().StringVarP(&file, "file", "f", "",
+		"file to write, which must not exist; -: standard output (default: nkp-bundle-NODE-TIME.tar.gz)")
 	return cmd
 }
 
@@ -130,7 +134,9 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 	if err != nil {
 		r = &agent.Report{}
 	}
-	add("version.txt", func() (any, error) { return fmt.Sprintf("nkp %s %s\n%s", r.Version, r.Platform, r.Uname), err })
+	add("version.txt", func() (any, error) {
+		return fmt.Sprintf("nkp %s %s\n%s", r.Version, r.Platform, r.Uname), err
+	})
 	add("configuration.json", func() (any, error) { return r.Configuration, err })
 	add("conntrack.json", func() (any, error) { return r.Conntrack, err })
 	add("database.txt", func() (any, error) { return r.Database, err })
@@ -143,14 +149,16 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 // size.
 func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	now := time.Now().UTC().Truncate(time.Second)
-	base := strings.ReplaceAll("nkp-bundle-"+cmp.Or(b.node, "unknown")+"-"+now.Format("20060102T150405Z"), "/", "_")
+	base := strings.ReplaceAll("nkp-bundle-"+cmp.Or(b.node, "unknown")+"-"+now.Format("20060102T150405Z"),
+		"/", "_")
 
 	archive, unread, err := b.archive(base, now)
 	if err != nil {
 		return err
 	}
 	if unread > 0 {
-		fmt.Fprintf(stderr, "nkp: %s could not be read: contents.txt in the archive says why\n", count(unread, "part"))
+		fmt.Fprintf(stderr, "nkp: %s could not be read: contents.txt in the archive says why\n",
+			count(unread, "part"))
 	}
 
 	if file == "-" {

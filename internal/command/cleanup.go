@@ -43,7 +43,9 @@ run of nkp on this node put them there.`,
 	}
 	s.use(cmd.Flags(), "mode", "network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name", "forward-healthcheck-vip",
 		"hns-state-file", groupSwitch, groupLayout, "config", "socket")
-	cmd.Flags().Lookup("mode").Usage = "what to clean up: ovs, iptables, nftables, windows, or auto (what the last run on this node used, else the bridge)"
+	cmd.Flags().Lookup("mode").
+		Usage = "what to clean up: ovs, iptables, nftables, windows, or auto (what the last run on this " +
+		"node used, else the bridge)"
 	return cmd
 }
 
@@ -54,7 +56,8 @@ const cleanupLimit = 10 * time.Minute
 // runCleanup checks that no agent runs, and cleans up.
 func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
 	if agent.NewCaller(s.Socket).Running() {
-		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first", s.Socket)
+		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first",
+			s.Socket)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanupLimit)
 	defer cancel()
@@ -69,7 +72,8 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 
 	modes := s.LastModes()
 	switch {
-	case ok && !(len(modes) > 0 && modes[0] == c.Mode): // the last modes include planes that ran alongside this one
+	// the last modes include planes that ran alongside this one
+	case ok && !(len(modes) > 0 && modes[0] == c.Mode):
 		modes = []mode.Mode{c.Mode}
 	case !ok && len(modes) == 0:
 		modes = []mode.Mode{mode.OVS}
@@ -108,7 +112,10 @@ func (s *settings) restoreSysctls(ctx context.Context, out io.Writer) error {
 	if noIPTables == nil && chains || noNFTables == nil && tables {
 		names, err := s.KeepSysctls()
 		if len(names) > 0 {
-			fmt.Fprintf(out, "left as nkp had set them, because another Service proxy has rules on this node: sysctls %s\n", strings.Join(names, ", "))
+			fmt.Fprintf(out,
+				"left as nkp had set them, because another Service proxy has rules on this node: sysctls "+
+					"%s\n",
+				strings.Join(names, ", "))
 		}
 		return err
 	}
@@ -132,7 +139,8 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		if n.Left > 0 {
 			fmt.Fprintln(out, "kube-proxy serves by the chains in iptables now: they are left to it")
 		}
-		_, err = fmt.Fprintf(out, "removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
+		_, err = fmt.Fprintf(out,
+			"removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
 		return err
 
 	case mode.NFTables:

@@ -16,7 +16,9 @@ import (
 func completeFlags(cmd *cobra.Command) {
 	for name, values := range enums {
 		if cmd.Flags().Lookup(name) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+			// the flag exists
+			_ = cmd.RegisterFlagCompletionFunc(name,
+				cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
 	for _, c := range cmd.Commands() {
@@ -51,7 +53,9 @@ func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cob
 
 // completeServicesFlags lets the shell complete the argument of nkp services and its filters.
 func (s *settings) completeServicesFlags(cmd *cobra.Command) {
-	complete := s.completeServices(func(i *agent.ServiceInfo) []string { return []string{i.Namespace + "/" + i.Name} })
+	complete := s.completeServices(func(i *agent.ServiceInfo) []string {
+		return []string{i.Namespace + "/" + i.Name}
+	})
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -92,7 +92,9 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 			}
 		}
 		if own, kubeProxy := c.idle([]mode.Mode{s.mode}); len(own)+len(kubeProxy) > 0 {
-			c.warnings = append(c.warnings, fmt.Sprintf("flags that have no effect in mode %s: %s", s.mode, strings.Join(append(own, kubeProxy...), ", ")))
+			c.warnings = append(c.warnings,
+				fmt.Sprintf("flags that have no effect in mode %s: %s",
+					s.mode, strings.Join(append(own, kubeProxy...), ", ")))
 		}
 	}
 
@@ -145,7 +147,8 @@ func (c *configuration) explain(err error) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.origin)) {
 		if strings.Contains(err.Error()+" ", "--"+name+" ") || strings.Contains(err.Error(), "--"+name+":") {
-			return &exitError{exitFailure, fmt.Errorf("--config: %s: %s: %w", c.file.Path, c.origin[name], err)}
+			return &exitError{exitFailure,
+				fmt.Errorf("--config: %s: %s: %w", c.file.Path, c.origin[name], err)}
 		}
 	}
 	return err

@@ -76,7 +76,8 @@ func (c *configuration) takeFlags(f *pflag.FlagSet, wanted func(*config.KubeProx
 		}
 		if field.Flag == "hostname-override" {
 			if text = strings.ToLower(strings.TrimSpace(text)); text == "" && c.explicit[field.Flag] != "" {
-				return usageError("--hostname-override is blank: name this node's Node object, or leave the flag out")
+				return usageError(
+					"--hostname-override is blank: name this node's Node object, or leave the flag out")
 			}
 		}
 		if err := field.SetText(c.kubeProxy, text); err != nil {
@@ -116,7 +117,8 @@ func (s *settings) applyKubeProxy(f *pflag.FlagSet) error {
 // applyFromFile sets a flag to the value of the file's field.
 func (s *settings) applyFromFile(flag *pflag.Flag, path, text string) error {
 	notUsed := func(why any) {
-		s.cfg.warnings = append(s.cfg.warnings, fmt.Sprintf("%s: %s is not used: %v", s.cfg.file.Path, kubeProxyField(path), why))
+		s.cfg.warnings = append(s.cfg.warnings,
+			fmt.Sprintf("%s: %s is not used: %v", s.cfg.file.Path, kubeProxyField(path), why))
 	}
 	if flag.Name == "kubeconfig" && text != "" && s.manifests != "" {
 		notUsed("Services come from " + s.manifests)
@@ -155,7 +157,9 @@ func (c *configuration) warnUnused(f *pflag.FlagSet) {
 		switch {
 		case name == "proxy-mode":
 			if c.explicit[name] != "" {
-				c.warnings = append(c.warnings, fmt.Sprintf("--proxy-mode %s does not choose the data plane of nkp; --mode does", c.explicit[name]))
+				c.warnings = append(c.warnings,
+					fmt.Sprintf("--proxy-mode %s does not choose the data plane of nkp; --mode does",
+						c.explicit[name]))
 			}
 		case c.explicit["proxy-mode"] == "ipvs" && (name == "ipvs-sync-period" || name == "ipvs-min-sync-period"):
 		case isUnused:
@@ -165,15 +169,20 @@ func (c *configuration) warnUnused(f *pflag.FlagSet) {
 		}
 	}
 	if len(unused) > 0 {
-		c.warnings = append(c.warnings, "flags of kube-proxy that have no effect here: "+strings.Join(unused, ", "))
+		c.warnings = append(c.warnings,
+			"flags of kube-proxy that have no effect here: "+strings.Join(unused, ", "))
 	}
 	if len(replaced) > 0 {
-		c.warnings = append(c.warnings, fmt.Sprintf("flags overridden by the KubeProxyConfiguration in %s, as in kube-proxy: %s", c.file.Path, strings.Join(replaced, ", ")))
+		c.warnings = append(c.warnings,
+			fmt.Sprintf("flags overridden by the KubeProxyConfiguration in %s, as in kube-proxy: %s",
+				c.file.Path, strings.Join(replaced, ", ")))
 	}
 }
 
 // ofKubeProxy reports whether a flag has a field in kube-proxy's configuration.
 func ofKubeProxy(name string) bool {
 	return name == "healthz-port" || name == "metrics-port" ||
-		slices.ContainsFunc(config.KubeProxyFields(), func(field config.KubeProxyField) bool { return field.Flag == name })
+		slices.ContainsFunc(config.KubeProxyFields(), func(field config.KubeProxyField) bool {
+			return field.Flag == name
+		})
 }

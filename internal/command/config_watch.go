@@ -47,7 +47,8 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 	config.Watch(ctx, before.Path, before, func(now *config.File, err error) {
 		if err == nil && reflect.DeepEqual(now.KubeProxy, before.KubeProxy) && reflect.DeepEqual(now.Nkp, before.Nkp) {
 			if w.set("") {
-				w.log.Info("the configuration file is valid again and matches the configuration in force", "file", before.Path)
+				w.log.Info("the configuration file is valid again and matches the configuration in force",
+					"file", before.Path)
 			}
 			return
 		}
@@ -55,14 +56,18 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 			err = w.s.try(now)
 		}
 		if err != nil {
-			text := fmt.Sprintf("the configuration file has changed and cannot be used; what it said before stays in force: %v", err)
+			text := fmt.Sprintf(
+				"the configuration file has changed and cannot be used; what it said before stays in "+
+					"force: %v",
+				err)
 			if w.set(text) {
 				w.log.Error(text)
 				w.events.Node(apiserver.EventWarning, "ConfigurationRejected", "Configure", text)
 			}
 			return
 		}
-		w.log.Info("the configuration file has changed: restarting nkp; Services are served meanwhile", "file", before.Path)
+		w.log.Info("the configuration file has changed: restarting nkp; Services are served meanwhile",
+			"file", before.Path)
 		restart(errRestart)
 	})
 }

@@ -20,7 +20,8 @@ func newConnect() *cobra.Command {
 		Example: "  nkp connect",
 		Hidden:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.configure(cmd); err != nil { // the agent may run on, and say what is wrong with its configuration
+			// the agent may run on, and say what is wrong with its configuration
+			if err := s.configure(cmd); err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
 			}
 			return connect(cmd.Context(), s.Socket, cmd.InOrStdin(), cmd.OutOrStdout())

@@ -18,10 +18,12 @@ var (
 // modesOf returns the data planes in which a flag has an effect; nil: in all.
 func modesOf(f *pflag.Flag) []mode.Mode {
 	switch f.Name {
-	case "affinity-limit-node", "allow-stateful-policies", "audit-period", "configure-bridge", "gateway-mac", "hairpin-ip", "host-traffic", "local-delivery",
+	case "affinity-limit-node", "allow-stateful-policies", "audit-period", "configure-bridge", "gateway-mac",
+		"hairpin-ip", "host-traffic", "local-delivery",
 		"ovs-wait", "port-reuse-guards", "ports", "reject-rate", "service-counters", "uplink-port":
 		return onBridge
-	case "affinity-limit", "nftables-flowtable-devices", "nftables-service-counters": // of nftables beside a bridge, too
+	// of nftables beside a bridge, too
+	case "affinity-limit", "nftables-flowtable-devices", "nftables-service-counters":
 		return []mode.Mode{mode.OVS, mode.NFTables}
 	case "iptables-backend":
 		return []mode.Mode{mode.OVS, mode.IPTables}
@@ -70,7 +72,8 @@ func (c *configuration) checkMode(modes ...mode.Mode) error {
 	for _, m := range modes {
 		names = append(names, string(m))
 	}
-	return usageError("without effect in mode %s: %s; leave out what is not for it, or choose another --mode", strings.Join(names, " or "), strings.Join(own, ", "))
+	return usageError("without effect in mode %s: %s; leave out what is not for it, or choose another --mode",
+		strings.Join(names, " or "), strings.Join(own, ", "))
 }
 
 // checkAgent returns an error that names flags for which a running agent, which answers by its own settings,

@@ -24,7 +24,10 @@ func (f *frontend) String() string { return f.text }
 
 // flag defines --vip.
 func (f *frontend) flag(fs *pflag.FlagSet) {
-	fs.Var(f, "vip", "only Service ports that are served at this address, port or both, as the list prints them: 10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the node stands for NodePorts")
+	fs.Var(f, "vip",
+		"only Service ports that are served at this address, port or both, as the list prints them: "+
+			"10.96.0.10, 10.96.0.10:53, node:30080, each with /PROTOCOL or without; an address of the "+
+			"node stands for NodePorts")
 }
 
 // Set accepts ADDRESS, ADDRESS:PORT and node:PORT, each with /PROTOCOL or without, and in the brackets of one
@@ -38,7 +41,8 @@ func (f *frontend) Set(text string) error {
 	where, protocol, named := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "("), ")"), "/")
 	f.protocol = strings.ToUpper(protocol)
 	if named && f.protocol != "TCP" && f.protocol != "UDP" && f.protocol != "SCTP" {
-		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol, trace.DidYouMean(protocol, enums["protocol"]))
+		return fmt.Errorf("%q is not tcp, udp or sctp%s", protocol,
+			trace.DidYouMean(protocol, enums["protocol"]))
 	}
 
 	if port, ok := strings.CutPrefix(where, "node:"); ok {

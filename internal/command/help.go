@@ -41,7 +41,8 @@ const (
 	groupCluster  = "Cluster"
 )
 
-var groups = []string{ownGroup, groupSource, groupNode, groupServing, groupSwitch, groupLayout, groupIPTables, groupWindows, groupKernel, groupServers, groupProcess, groupCluster}
+var groups = []string{ownGroup, groupSource, groupNode, groupServing, groupSwitch, groupLayout,
+	groupIPTables, groupWindows, groupKernel, groupServers, groupProcess, groupCluster}
 
 // ownGroup is the group of the flags in no other.
 const ownGroup = "Flags"

@@ -45,7 +45,8 @@ func newPlugin(stdout, stderr io.Writer) *cobra.Command {
 		Short: "nkp on the nodes of a cluster",
 		Long: `kubectl nkp asks the agents of nkp on a cluster's nodes. It finds nkp's pods, runs "nkp connect" in them as kubectl exec does, and prints
 the answers. You need the right to list pods and nodes, and to create and get pods/exec in nkp's namespace. It changes nothing.`,
-		Example:     "  kubectl nkp status\n  kubectl nkp services web\n  kubectl nkp trace --from pod/client --to svc/web:http --live",
+		Example: "  kubectl nkp status\n  kubectl nkp services web\n  kubectl nkp trace --from " +
+			"pod/client --to svc/web:http --live",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl nkp"},
 		Args:        cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,7 +55,8 @@ the answers. You need the right to list pods and nodes, and to create and get po
 			}
 			return cmd.Help()
 		},
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // kubectl completes by completionName
+		// kubectl completes by completionName
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	prepareRoot(root, stdout, stderr, newStatus(clusterNodes()), newServices(clusterNodes()), newTrace(clusterNodes()),
 		newDiff(clusterNodes()), newUI(clusterNodes()), newBundle(clusterNodes()), newVersion())
@@ -80,7 +82,8 @@ func (n *nodes) adapt(cmd *cobra.Command, usage, short, long, example string) {
 	cmd.Short, cmd.Long, cmd.Example = short, long, example
 	f := cmd.Flags()
 	f.StringVar(&n.node, "node", "", usage)
-	f.DurationVar(&n.timeout, "request-timeout", 30*time.Second, "how long one node may take to answer; status takes 5s at most")
+	f.DurationVar(&n.timeout, "request-timeout", 30*time.Second,
+		"how long one node may take to answer; status takes 5s at most")
 	_ = cmd.RegisterFlagCompletionFunc("node", n.completeNodes) // the flag exists
 	defer inGroup(f, groupCluster)()
 	f.StringVar(&n.nkpNamespace, "nkp-namespace", "kube-system", "namespace of nkp's pods")
@@ -128,7 +131,9 @@ func (n *nodes) peers(ctx context.Context) ([]peer, error) {
 	return peers, err
 }
 
-func (n *nodes) completeNodes(cmd *cobra.Command, _ []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+func (n *nodes) completeNodes(
+	cmd *cobra.Command, _ []string, typed string,
+) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
 	n.node = ""

@@ -38,14 +38,18 @@ func (s *settings) given() (c mode.Choice, ok bool, err error) {
 // decide decides on the data plane. It connects to the bridge where Open vSwitch is installed or asked for.
 // The errors in absent are reasons to do without, unless --mode asks for it; every other error of connect is
 // the caller's.
-func (s *settings) decide(ctx context.Context, connect func() (*ovsdb.Client, error), absent ...error) (c choice, err error) {
+func (s *settings) decide(
+	ctx context.Context, connect func() (*ovsdb.Client, error), absent ...error,
+) (c choice, err error) {
 	if _, _, err := s.given(); err != nil {
 		return c, err
 	}
 	tryBridge := func() (bool, error) {
 		db, err := connect()
 		c.db = db
-		return ctx.Err() == nil && slices.ContainsFunc(absent, func(a error) bool { return errors.Is(err, a) }), err
+		return ctx.Err() == nil && slices.ContainsFunc(absent, func(a error) bool {
+			return errors.Is(err, a)
+		}), err
 	}
 	c.Choice, err = s.Choosing(serving.Everything).Facts(ctx, s.mode, tryBridge, nil).Choose()
 	return c, err
@@ -82,7 +86,8 @@ func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, e
 		sw = &now
 	}
 
-	if _, told := s.cfg.explicit["mode"]; err == nil && !told { // with --mode auto, the flags are those of many nodes
+	// with --mode auto, the flags are those of many nodes
+	if _, told := s.cfg.explicit["mode"]; err == nil && !told {
 		if err = s.cfg.checkMode(c.Mode); err != nil {
 			c.close()
 		}
@@ -110,7 +115,8 @@ func (s *settings) checkBridgeFlags() error {
 		return nil
 	}
 	return fmt.Errorf("there is no Open vSwitch here (nothing in %s), but %s is for a bridge: install Open vSwitch, name its database with --ovsdb, "+
-		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
+		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or "+
+		"iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
 }
 
 // meansBridge reports whether the command line names a bridge that has to exist: with --mode auto only where

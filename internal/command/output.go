@@ -25,7 +25,9 @@ func (o *output) flag(cmd *cobra.Command, usage string, own ...string) {
 		o.format = cmp.Or(o.format, "text")
 		return oneOf("-o", o.format, o.formats)
 	}
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // outputUsage is the usage of -o for commands without formats of their own.

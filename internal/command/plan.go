@@ -117,7 +117,8 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	defer out.Flush()
 	if o.data() {
 		router := k8s.Router{
-			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll, Loopback: s.Fallback.LocalhostNodePorts,
+			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll,
+			Loopback: s.Fallback.LocalhostNodePorts,
 		}
 		return o.write(out, w.model.View(&router))
 	}
@@ -162,7 +163,8 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 func (w *wanted) writeText(out io.Writer) error {
 	view := w.model.View(nil)
 	state := w.compiler.State()
-	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n", view.Node, len(view.Services), len(state.Flows), len(state.Groups))
+	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n",
+		view.Node, len(view.Services), len(state.Flows), len(state.Groups))
 
 	shown := map[flow.Key]bool{}
 

@@ -56,7 +56,8 @@ func writePods(out io.Writer, list *agent.PodList) error {
 	}
 
 	if len(list.Ports) == 0 {
-		_, err := fmt.Fprintf(out, "bridge %s of node %s has no port that leads to a pod\n", list.Bridge, list.Node)
+		_, err := fmt.Fprintf(out, "bridge %s of node %s has no port that leads to a pod\n",
+			list.Bridge, list.Node)
 		return err
 	}
 

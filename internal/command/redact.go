@@ -13,10 +13,12 @@ var secrets = []struct {
 	hints []string
 	*regexp.Regexp
 }{
-	{telling, regexp.MustCompile(`(?i)((?:` + strings.Join(telling, "|") + `)[\w.-]*(?:\\*["'\])}]*\s*[:=]|\s)\s*).+`)},
+	{telling,
+		regexp.MustCompile(`(?i)((?:` + strings.Join(telling, "|") + `)[\w.-]*(?:\\*["'\])}]*\s*[:=]|\s)\s*).+`)},
 	{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+).+`)},
 	{[]string{"eyj"}, regexp.MustCompile(`()\beyJ[\w-]+\.[\w-]+\.?[\w-]*`)}, // a JSON Web Token (RFC 7519)
-	{[]string{"://"}, regexp.MustCompile(`(://)[^/\s"']+@`)},                // userinfo of a URL (RFC 3986, 3.2.1)
+	// userinfo of a URL (RFC 3986, 3.2.1)
+	{[]string{"://"}, regexp.MustCompile(`(://)[^/\s"']+@`)},
 }
 
 // telling are the names of credentials, of kubeconfigs and others.
@@ -60,7 +62,8 @@ func redact(text string) string {
 			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '/' || r > '9') && r != '+'
 		}
 		for word := range strings.FieldsFuncSeq(line, other) {
-			if len(word) >= base64Line && strings.Trim(word, "0123456789abcdef") != "" { // a checksum is no secret
+			// a checksum is no secret
+			if len(word) >= base64Line && strings.Trim(word, "0123456789abcdef") != "" {
 				line = base64Text.ReplaceAllString(line, redacted)
 				break
 			}

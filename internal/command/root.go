@@ -97,8 +97,9 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Kubernetes Services inside Open vSwitch",
 		Long: `nkp does kube-proxy's job inside Open vSwitch: it follows Services and EndpointSlices and programs the bridge
 over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command it runs ("nkp run").`,
-		Example: "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
-		Args:    cobra.ArbitraryArgs,
+		Example: "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests " +
+			"services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])
@@ -156,12 +157,14 @@ func prepareRoot(root *cobra.Command, stdout, stderr io.Writer, commands ...*cob
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
-	return usageError("unknown command %q%s; \"%s --help\" lists the commands", name, suggestCommand(root, name), root.DisplayName())
+	return usageError("unknown command %q%s; \"%s --help\" lists the commands",
+		name, suggestCommand(root, name), root.DisplayName())
 }
 
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
+		return usageError("%s takes no argument, got %q%s",
+			cmd.CommandPath(), args[0], suggestCommand(cmd, args[0]))
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	redirectKlog(log)
 	unknown := maps.Clone(s.gates)
 	if delete(unknown, config.GateExternalIPs); len(unknown) > 0 {
-		log.Warn("feature gates that nkp does not know have no effect", "gates", slices.Sorted(maps.Keys(unknown)))
+		log.Warn("feature gates that nkp does not know have no effect",
+			"gates", slices.Sorted(maps.Keys(unknown)))
 	}
 
 	agent.SaveMemory()
@@ -104,9 +105,11 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	}
 
 	a, err := agent.New(agent.Options{
-		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source, Kind: kind,
+		Settings: s.Settings, Mode: c.Mode, Reason: c.Reason, Auto: s.mode == mode.Auto, Source: source,
+		Kind:   kind,
 		Events: events, Reviewer: reviewer, DB: c.db,
-		SetVerbosity: louder.set, LogLevel: louder.from, RecentLog: s.recentLog, Notes: watch.warnings, Log: log,
+		SetVerbosity: louder.set, LogLevel: louder.from, RecentLog: s.recentLog, Notes: watch.warnings,
+		Log:     log,
 		Configz: s.configz,
 	})
 	if err != nil {
@@ -134,14 +137,17 @@ func (s *settings) reviewer(log *slog.Logger) (*apiserver.Reviewer, error) {
 	case !s.Metrics.Authorization:
 		return nil, nil
 	case s.manifests != "":
-		return nil, usageError("--metrics-authorization asks the API server about clients, and with --manifests there is none")
+		return nil, usageError(
+			"--metrics-authorization asks the API server about clients, and with --manifests there is none")
 	}
 	return apiserver.NewReviewer(s.apiOptions(), log)
 }
 
 // awaitBridge connects to the database and waits up to wait for the bridge. It then checks that nkp can use
 // the bridge, and enables OpenFlow15 if it may.
-func (s *settings) awaitBridge(ctx context.Context, wait time.Duration, log *slog.Logger) (*ovsdb.Client, error) {
+func (s *settings) awaitBridge(
+	ctx context.Context, wait time.Duration, log *slog.Logger,
+) (*ovsdb.Client, error) {
 	deadline, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	db, err := s.awaitDB(deadline, log)
@@ -217,7 +223,10 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 		path, local := strings.CutPrefix(s.OVSDB, "unix:")
 		dir := filepath.Dir(path)
 		if _, missing := os.Stat(dir); local && errors.Is(missing, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w; there is no directory %s: is Open vSwitch installed here? name its database with --ovsdb", err, dir)
+			return nil, fmt.Errorf(
+				"%w; there is no directory %s: is Open vSwitch installed here? name its database with "+
+					"--ovsdb",
+				err, dir)
 		}
 		if !said {
 			log.Info("waiting for the database of Open vSwitch", "ovsdb", s.OVSDB, "because", err)

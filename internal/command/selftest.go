@@ -48,13 +48,16 @@ It exits with 1 if HNS refused an object, or one could not be deleted. Attach th
 				err = report.Text(cmd.OutOrStdout())
 			}
 			if err == nil && !report.Passed() {
-				err = &exitError{exitFailure, errors.New("HNS refused objects, or could not delete them (see the report)")}
+				err = &exitError{exitFailure,
+					errors.New("HNS refused objects, or could not delete them (see the report)")}
 			}
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&o.NetworkType, "network-type", "Internal", "type of the network to make: Internal, NAT, L2Bridge or Overlay")
-	cmd.Flags().StringVar(&o.Adapter, "adapter", "", "network adapter for an L2Bridge or Overlay; its connections break for some seconds")
+	cmd.Flags().StringVar(&o.NetworkType, "network-type", "Internal",
+		"type of the network to make: Internal, NAT, L2Bridge or Overlay")
+	cmd.Flags().StringVar(&o.Adapter, "adapter", "",
+		"network adapter for an L2Bridge or Overlay; its connections break for some seconds")
 	out.flag(cmd, outputUsage)
 	return cmd
 }

@@ -34,7 +34,8 @@ func newWindowsService() *cobra.Command {
 			return usageError("say what to do: %s install, upgrade, uninstall or status", cmd.CommandPath())
 		},
 	}
-	cmd.AddCommand(newServiceInstall(), newServiceUpgrade(), newServiceUninstall(), newServiceStatus(), newServiceCheck())
+	cmd.AddCommand(newServiceInstall(), newServiceUpgrade(),
+		newServiceUninstall(), newServiceStatus(), newServiceCheck())
 	return cmd
 }
 
@@ -42,7 +43,8 @@ func newWindowsService() *cobra.Command {
 func serviceFlags(f *pflag.FlagSet, c *service.Config) {
 	f.StringVar(&c.Binary, "binary", "", "program to install (default: this one)")
 	f.StringVar(&c.SHA256, "sha256", "", "checksum that the program must have, as in SHA256SUMS")
-	f.DurationVar(&c.Timeout, "timeout", 2*time.Minute, "how long the started service may take to serve, before everything is undone")
+	f.DurationVar(&c.Timeout, "timeout", 2*time.Minute,
+		"how long the started service may take to serve, before everything is undone")
 	dryRunFlag(f, c)
 }
 
@@ -84,7 +86,8 @@ load balancers and the metrics of other nodes need a rule of the firewall; deplo
 	serviceFlags(f, &c)
 	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change or "+
 		"replace it (default: nkp in %ProgramFiles%)")
-	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"}, "services that must run first, comma-separated; empty: none")
+	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"},
+		"services that must run first, comma-separated; empty: none")
 	return cmd
 }
 
@@ -104,8 +107,9 @@ func newServiceUpgrade() *cobra.Command {
 		Long: `upgrade replaces the program of the service by this one or by --binary, and keeps its flags and settings. The new program must
 accept the flags of the service. The old one stays beside it as nkp.exe.old, and is restored if the new one does not serve within
 --timeout. The load balancers in HNS serve meanwhile.`,
-		Example: "  nkp windows-service upgrade\n  nkp windows-service upgrade --binary nkp-windows-amd64.exe --sha256 CHECKSUM",
-		Args:    noArguments,
+		Example: "  nkp windows-service upgrade\n  nkp windows-service upgrade --binary " +
+			"nkp-windows-amd64.exe --sha256 CHECKSUM",
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Out = cmd.OutOrStdout()
 			return flagsError(service.Upgrade(cmd.Context(), c))
@@ -138,9 +142,10 @@ unless --cleanup is given.`,
 func newServiceStatus() *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Print the state of the service and what it was installed with",
-		Long:    "status prints the state and the settings of the service \"nkp\". The exit status is 0 if it runs, else 1. What it does, nkp status says.",
+		Use:   "status",
+		Short: "Print the state of the service and what it was installed with",
+		Long: "status prints the state and the settings of the service \"nkp\". The exit status is 0 if " +
+			"it runs, else 1. What it does, nkp status says.",
 		Example: "  nkp windows-service status -o json",
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

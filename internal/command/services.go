@@ -72,12 +72,15 @@ family: its frontends, how many of its endpoints are in force, and what went thr
 together. Nodes that serve it otherwise, by traffic policy, topology or a problem, have a line of their
 own, and NODES then has their names. nkp services --help explains the columns. Exit status: 0 all nodes
 answered, 1 not all did, or none serves the Service.`,
-			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node node-1")
-		f.BoolVarP(&v.all, "all-namespaces", "A", false, "Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
+			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node "+
+				"node-1")
+		f.BoolVarP(&v.all, "all-namespaces", "A", false,
+			"Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
 	} else {
 		on.use(f, groupSwitch, "config", "socket")
 		f.StringVarP(&v.filter.Namespace, "namespace", "n", "", "only Services of this namespace")
-		f.StringVar(&v.filter.Name, "name", "", "only Services of this name; as an argument: NAME or NAMESPACE/NAME")
+		f.StringVar(&v.filter.Name, "name", "",
+			"only Services of this name; as an argument: NAME or NAMESPACE/NAME")
 		v.watch.flags(f, "refresh the list continuously, with rates")
 	}
 	v.at.flag(f)

@@ -98,7 +98,8 @@ func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
 	}
 
 	slices.SortStableFunc(list.Services, func(a, b *nodesService) int {
-		return cmp.Or(strings.Compare(serviceKey(&a.ServiceInfo), serviceKey(&b.ServiceInfo)), len(b.Nodes)-len(a.Nodes))
+		return cmp.Or(strings.Compare(serviceKey(&a.ServiceInfo), serviceKey(&b.ServiceInfo)),
+			len(b.Nodes)-len(a.Nodes))
 	})
 
 	return list

@@ -24,7 +24,8 @@ type servicesText struct {
 }
 
 // serviceHeads are the columns of a list of Service ports.
-var serviceHeads = []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS", "CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
+var serviceHeads = []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS",
+	"CONNECTIONS", "PKTS IN", "PKTS OUT", "BYTES IN", "BYTES OUT"}
 
 // writeServices prints a list. With rates, the Service ports with the most packets per second since before
 // come first. A width above 0 is the terminal's: columns that do not fit are left out.

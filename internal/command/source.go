@@ -22,10 +22,14 @@ func (s *settings) checkSource() error {
 		return nil
 	}
 	if s.kubeconfig != "" {
-		return usageError("--manifests and --kubeconfig exclude each other: Services come either from files or from the API server")
+		return usageError(
+			"--manifests and --kubeconfig exclude each other: Services come either from files or from the " +
+				"API server")
 	}
 	if s.master != "" {
-		return usageError("--manifests and --master exclude each other: Services come either from files or from the API server")
+		return usageError(
+			"--manifests and --master exclude each other: Services come either from files or from the API " +
+				"server")
 	}
 	return nil
 }
@@ -33,7 +37,9 @@ func (s *settings) checkSource() error {
 // needSource is checkSource, and also requires a source: one named by flags, or the service account of a pod.
 func (s *settings) needSource() error {
 	if !s.namesSource() && !apiserver.InCluster() {
-		return usageError("there is no source of Services: name the API server with --kubeconfig, or files with --manifests")
+		return usageError(
+			"there is no source of Services: name the API server with --kubeconfig, or files with " +
+				"--manifests")
 	}
 	return s.checkSource()
 }

@@ -51,9 +51,12 @@ it prints that node's status as nkp status does there. Exit status: 0 all answer
 	} else {
 		on.use(fs, "hns-state-file", groupSwitch, groupLayout, "config", "socket")
 		f.watch.flags(fs, "refresh the status continuously")
-		fs.BoolVar(&f.strict, "strict", false, "exit with 1 also if anything is wrong: a warning, a refused Service, an error")
-		fs.BoolVar(&f.wait, "wait", false, "wait until an agent answers and is in step (--strict: and nothing is wrong), then print")
-		fs.DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits; then it prints what is, and the exit status says it")
+		fs.BoolVar(&f.strict, "strict", false,
+			"exit with 1 also if anything is wrong: a warning, a refused Service, an error")
+		fs.BoolVar(&f.wait, "wait", false,
+			"wait until an agent answers and is in step (--strict: and nothing is wrong), then print")
+		fs.DurationVar(&f.timeout, "timeout", time.Minute,
+			"how long --wait waits; then it prints what is, and the exit status says it")
 	}
 	f.output.flag(cmd, outputUsage)
 	return cmd
@@ -205,5 +208,6 @@ func (s *settings) withoutAgent(ctx context.Context, err error) error {
 	if readErr != nil {
 		return err
 	}
-	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's", err, s.Bridge, flows.Flows, len(groups))
+	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's",
+		err, s.Bridge, flows.Flows, len(groups))
 }

@@ -38,7 +38,8 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 			p99 = fmt.Sprintf("%.1f ms", planes[0].p99Milli)
 		}
 
-		t.row(node.Node, a.Mode, step, strconv.Itoa(a.ServicePorts), strconv.Itoa(a.Endpoints), p99, a.Version, now.Sub(a.Started).Round(time.Second).String())
+		t.row(node.Node, a.Mode, step, strconv.Itoa(a.ServicePorts), strconv.Itoa(a.Endpoints),
+			p99, a.Version, now.Sub(a.Started).Round(time.Second).String())
 		if !a.Source.Synced || a.Source.Answers != nil && !*a.Source.Answers {
 			t.below("SOURCE: " + a.Source.Kind + " has not synced, or does not answer")
 		}
@@ -56,7 +57,8 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 	case s.WithoutError != "":
 		fmt.Fprintf(out, "nodes without nkp are not known: %s\n", s.WithoutError)
 	case len(s.WithoutNkp) > 0:
-		fmt.Fprintf(out, "%s without a pod of nkp's: %s\n", count(len(s.WithoutNkp), "node"), nameList(s.WithoutNkp))
+		fmt.Fprintf(out, "%s without a pod of nkp's: %s\n",
+			count(len(s.WithoutNkp), "node"), nameList(s.WithoutNkp))
 	}
 	return nil
 }
@@ -80,7 +82,8 @@ func planesOf(s *agent.Status) (planes []planeState) {
 		}
 	}
 	if s.HNS != nil {
-		planes = append(planes, planeState{s.HNS.InStep, s.HNS.Programming.Changes, s.HNS.Programming.P99Milli})
+		planes = append(planes,
+			planeState{s.HNS.InStep, s.HNS.Programming.Changes, s.HNS.Programming.P99Milli})
 	}
 	return planes
 }

@@ -55,7 +55,8 @@ func (t *statusText) status(s *agent.Status) {
 	t.start(&s.Start)
 	t.line("services", "%s, %s", count(s.ServicePorts, "Service port"), count(s.Endpoints, "endpoint"))
 	if len(s.Skipped) > 0 {
-		t.line("skipped", "%s left to another program of the node (--skip-services): %s", count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
+		t.line("skipped", "%s left to another program of the node (--skip-services): %s",
+			count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
 	}
 	t.pending(s)
 
@@ -133,7 +134,8 @@ func (t *statusText) source(s *agent.SourceStatus) {
 		}
 		state += "; the last state stays in force"
 	case len(s.Errors) > 0:
-		state = fmt.Sprintf("%s; the last good state of those objects is in force", count(len(s.Errors), "error"))
+		state = fmt.Sprintf("%s; the last good state of those objects is in force",
+			count(len(s.Errors), "error"))
 	}
 	t.line("source", "%s: %s", s.Kind, state)
 }
@@ -159,12 +161,14 @@ func (t *statusText) pending(s *agent.Status) {
 	since := p.For.Round(time.Millisecond)
 	switch {
 	case p.Services+p.EndpointSlices > 0:
-		t.line("pending", "changes of %s and %s, the oldest for %v", count(p.Services, "Service"), count(p.EndpointSlices, "EndpointSlice"), since)
+		t.line("pending", "changes of %s and %s, the oldest for %v",
+			count(p.Services, "Service"), count(p.EndpointSlices, "EndpointSlice"), since)
 	case p.For <= 0:
 	case s.Status != nil && !s.Bridge.Exists:
 		t.line("pending", "everything, for %v: there is no bridge %s", since, s.Bridge.Name)
 	case s.Status != nil && !s.Channel.Connected:
-		t.line("pending", "everything, for %v: the switch is not connected, and may have lost what it held", since)
+		t.line("pending",
+			"everything, for %v: the switch is not connected, and may have lost what it held", since)
 	default:
 		t.line("pending", "what the node and its settings call for, for %v; no Service has changed", since)
 	}
@@ -182,7 +186,8 @@ func (t *statusText) bridge(s *bridge.Status) {
 	}
 	t.channel(s)
 	for _, r := range s.Refused {
-		t.problem("REFUSED", "%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
+		t.problem("REFUSED",
+			"%s: %s (%d times, next try %s)", r.Service, r.Error, r.Times, r.RetryAt.Format(time.TimeOnly))
 	}
 	t.lastError(s.LastError, s.LastErrorAt)
 }
@@ -195,7 +200,8 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
 		s.Bridge.OVSVersion, s.Bridge.Uplink, count(s.Bridge.Pods, "pod address"), delivery)
 	if s.Decide {
-		t.line("others", "flows of others in table 0 decide where direct packets go, and those to endpoints of Services")
+		t.line("others",
+			"flows of others in table 0 decide where direct packets go, and those to endpoints of Services")
 	}
 	for _, lack := range s.Bridge.Lacks {
 		t.line("lacks", "%s", lack)
@@ -237,7 +243,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Compared != nil {
 		step += ", compared " + t.ago(*s.Compared)
 	}
-	t.line("in step", "%s: %s, %s; repaired %s", step, count(s.Flows, "flow"), count(s.Groups, "group"), count(s.Repairs, "time"))
+	t.line("in step", "%s: %s, %s; repaired %s", step, count(s.Flows, "flow"),
+		count(s.Groups, "group"), count(s.Repairs, "time"))
 
 	if r := s.LastRepair; r != nil {
 		t.line("repaired", "%s: %s", t.since(r.At), r.What)
@@ -251,7 +258,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	}
 
 	if n := s.Affinity.Clients; n > 0 {
-		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all", n, s.Affinity.Limit, s.Affinity.NodeLimit)
+		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all",
+			n, s.Affinity.Limit, s.Affinity.NodeLimit)
 	}
 	if s.Conntrack != nil {
 		t.line("conntrack", "%s", s.Conntrack)
@@ -260,7 +268,8 @@ func (t *statusText) channel(s *bridge.Status) {
 		t.line("megaflows", "%s", s.Megaflows)
 	}
 
-	t.line("refused packets", "%d answered, %d dropped, %d failed", s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
+	t.line("refused packets", "%d answered, %d dropped, %d failed",
+		s.Rejects.Answered, s.Rejects.Dropped, s.Rejects.Failed)
 }
 
 // fallback writes the state of iptables or nftables.
@@ -269,7 +278,8 @@ func (t *statusText) fallback(s *fallback.Status) {
 	if nftables {
 		t.line("nftables", "tables ip nkp and ip6 nkp, serves %s", scopes[s.Scope])
 	} else {
-		t.line("iptables", "%s (%s), version %s, serves %s", cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, scopes[s.Scope])
+		t.line("iptables", "%s (%s), version %s, serves %s",
+			cmp.Or(s.Backend, "not chosen yet"), s.Reason, s.Version, scopes[s.Scope])
 	}
 
 	for i := range s.Families {
@@ -293,7 +303,8 @@ func (t *statusText) fallback(s *fallback.Status) {
 		if nftables {
 			size = count(f.Elements, "element")
 		}
-		t.line(f.Family, "%s: %s, %s; repaired %s", step, count(f.Services, "Service port"), size, count(f.Repairs, "time"))
+		t.line(f.Family, "%s: %s, %s; repaired %s", step,
+			count(f.Services, "Service port"), size, count(f.Repairs, "time"))
 
 		if r := f.LastRepair; r != nil {
 			t.line("repaired", "%s: %s", t.since(r.At), r.What)
@@ -302,7 +313,8 @@ func (t *statusText) fallback(s *fallback.Status) {
 		if n := f.Flowtable; n != nil {
 			t.line("flowtable", "%s", count(n.Devices, "device"))
 			if n.Error != "" {
-				t.problem("FLOWTABLE", "%s left out; their connections take the usual path: %s", count(n.LeftOut, "device"), n.Error)
+				t.problem("FLOWTABLE", "%s left out; their connections take the usual path: %s",
+					count(n.LeftOut, "device"), n.Error)
 			}
 		}
 
@@ -312,14 +324,17 @@ func (t *statusText) fallback(s *fallback.Status) {
 		}
 
 		if f.LastForgetError != "" {
-			t.problem("STALE CONNECTIONS", "UDP to endpoints that are gone, TCP that is older than its Service; trying again: %s", f.LastForgetError)
+			t.problem("STALE CONNECTIONS",
+				"UDP to endpoints that are gone, TCP that is older than its Service; trying again: %s",
+				f.LastForgetError)
 		}
 		t.lastError(f.LastError, f.LastErrorAt)
 	}
 }
 
 func (t *statusText) hns(s *windows.Status) {
-	t.line("HNS", "%s, network %s (%s), source VIP %s", cmp.Or(s.HNSVersion, "has not answered yet"), s.Network, s.NetworkType, cmp.Or(s.SourceVIP, "none"))
+	t.line("HNS", "%s, network %s (%s), source VIP %s",
+		cmp.Or(s.HNSVersion, "has not answered yet"), s.Network, s.NetworkType, cmp.Or(s.SourceVIP, "none"))
 	if s.HNSVersion != "" {
 		t.line("HNS features", "%s", strings.Trim(fmt.Sprintf("%+v", s.Features), "{}"))
 	}
@@ -328,7 +343,8 @@ func (t *statusText) hns(s *windows.Status) {
 		step = "NO: " + s.Why
 	}
 	if !s.Synced.IsZero() {
-		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v", s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
+		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v",
+			s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
 	}
 	t.line("in step", "%s", step)
 	t.programming(&s.Programming)
@@ -346,7 +362,8 @@ func (t *statusText) hns(s *windows.Status) {
 
 // scopes are the words for fallback.Status.Scope.
 var scopes = map[string]string{
-	"everything": "all traffic", "host": "traffic from the node and from outside", "own": "what the node sends to its own addresses",
+	"everything": "all traffic", "host": "traffic from the node and from outside",
+	"own": "what the node sends to its own addresses",
 }
 
 func (t *statusText) programming(p *dataplane.Programming) {

@@ -13,8 +13,10 @@ import (
 
 // enums lists the values of the flags that take one of a few, for messages and shell completion.
 var enums = map[string][]string{
-	"detect-local-mode": {string(k8s.DetectByClusterCIDR), string(k8s.DetectByNodeCIDR), string(k8s.DetectByBridge), string(k8s.DetectByInterfacePrefix)},
-	"host-traffic":      {string(bridge.HostAuto), string(bridge.HostOVS), string(bridge.HostIPTables), string(bridge.HostNFTables), string(bridge.HostOff)},
+	"detect-local-mode": {string(k8s.DetectByClusterCIDR), string(k8s.DetectByNodeCIDR),
+		string(k8s.DetectByBridge), string(k8s.DetectByInterfacePrefix)},
+	"host-traffic": {string(bridge.HostAuto), string(bridge.HostOVS),
+		string(bridge.HostIPTables), string(bridge.HostNFTables), string(bridge.HostOff)},
 	"iptables-backend":  {"nf_tables", "legacy"},
 	"local-delivery":    {string(bridge.DeliverAuto), string(bridge.DeliverOn), string(bridge.DeliverOff)},
 	"log-level":         {"debug", "info", "warn", "error"},
@@ -33,7 +35,8 @@ func oneOf(flag, value string, allowed []string) error {
 		return nil
 	}
 	last := len(allowed) - 1
-	return usageError("%s %q is not %s or %s%s", flag, value, strings.Join(allowed[:last], ", "), allowed[last], trace.DidYouMean(value, allowed))
+	return usageError("%s %q is not %s or %s%s", flag, value,
+		strings.Join(allowed[:last], ", "), allowed[last], trace.DidYouMean(value, allowed))
 }
 
 // suggestFlag returns a hint for an error about an unknown flag of a command; "" for other errors.

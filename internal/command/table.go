@@ -15,14 +15,17 @@ type table struct {
 }
 
 // leftOut are the columns that a narrow terminal does without, the first first.
-var leftOut = []string{"BYTES OUT", "BYTES IN", "PKTS OUT", "PKTS IN", "CONNECTIONS", "FRONTENDS", "FAMILY", "BYTES/S OUT", "BYTES/S IN"}
+var leftOut = []string{"BYTES OUT", "BYTES IN", "PKTS OUT", "PKTS IN",
+	"CONNECTIONS", "FRONTENDS", "FAMILY", "BYTES/S OUT", "BYTES/S IN"}
 
 // fit leaves out columns until the table fits in width.
 func (t *table) fit(width int) {
 	for _, head := range leftOut {
 		total := -columnGap
 		for column := range t.rows[0] {
-			total += columnGap + len(slices.MaxFunc(t.rows, func(a, b []string) int { return len(a[column]) - len(b[column]) })[column])
+			total += columnGap + len(slices.MaxFunc(t.rows, func(a, b []string) int {
+				return len(a[column]) - len(b[column])
+			})[column])
 		}
 		column := slices.Index(t.rows[0], head)
 		if total <= width {

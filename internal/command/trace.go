@@ -159,9 +159,11 @@ func (f *traceFlags) here(
 		r, err = caller.Trace(ctx, ask)
 		return caller, r, needsAgent(err)
 	case f.probe:
-		return nil, nil, usageError("--probe asks the running agent: leave out --manifests, --kubeconfig and --master")
+		return nil, nil, usageError(
+			"--probe asks the running agent: leave out --manifests, --kubeconfig and --master")
 	case f.followFor > 0:
-		return nil, nil, usageError("--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
+		return nil, nil, usageError(
+			"--follow asks the running agent: leave out --manifests, --kubeconfig and --master")
 	}
 	r, err = s.trace(ctx, ask, ends, cmd.ErrOrStderr())
 	return nil, r, err
@@ -171,13 +173,22 @@ func (f *traceFlags) here(
 func (f *traceFlags) flags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.from, "from", "", "source: an address or pod/NAMESPACE/NAME, each with or without :PORT")
-	fs.StringVar(&f.to, "to", "", "destination: address and port, or [svc/]NAMESPACE/NAME:PORT for a cluster IP, with the port's number or name")
-	fs.StringVar(&f.protocol, "protocol", "tcp", "tcp, udp or sctp (default with a Service's name: that of its port)")
-	fs.StringVar(&f.in, "in", "", "port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as the source suggests)")
-	fs.BoolVar(&f.reply, "reply", false, "also explain what happens to the answer; with --live by what is installed as well")
-	fs.BoolVar(&f.probe, "probe", false, "also send the packet, from a pod of this node or the node itself, and say what becomes of it")
+	fs.StringVar(&f.to, "to", "",
+		"destination: address and port, or [svc/]NAMESPACE/NAME:PORT for a cluster IP, with the port's "+
+			"number or name")
+	fs.StringVar(&f.protocol, "protocol", "tcp",
+		"tcp, udp or sctp (default with a Service's name: that of its port)")
+	fs.StringVar(&f.in, "in", "",
+		"port of the bridge by which the packet comes, by name or number, LOCAL for the node (default: as "+
+			"the source suggests)")
+	fs.BoolVar(&f.reply, "reply", false,
+		"also explain what happens to the answer; with --live by what is installed as well")
+	fs.BoolVar(&f.probe, "probe", false,
+		"also send the packet, from a pod of this node or the node itself, and say what becomes of it")
 	fs.BoolVar(&f.live, "live", false, "compare with what is installed on this node")
-	fs.DurationVar(&f.followFor, "follow", 0, "with --live, follow what becomes of the client's connections while it tries, 10s if no time is given, 5m at most")
+	fs.DurationVar(&f.followFor, "follow", 0,
+		"with --live, follow what becomes of the client's connections while it tries, 10s if no time is "+
+			"given, 5m at most")
 	fs.Lookup("follow").NoOptDefVal = followDefault.String()
 	f.output.flag(cmd, outputUsage)
 }
@@ -209,7 +220,9 @@ func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, e
 }
 
 // trace explains the packet from the flags' source.
-func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
+func (s *settings) trace(
+	ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer,
+) (*trace.Result, error) {
 	if ask.Live {
 		return s.traceHere(ctx, ask, ends, stderr)
 	}
@@ -235,7 +248,9 @@ func (s *settings) trace(ctx context.Context, ask trace.Request, ends *trace.End
 
 // resolveNames replaces the names in a request with addresses, without an agent. sw is nil if there is no
 // switch to ask.
-func (s *settings) resolveNames(ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, ends *trace.Ends) (q trace.Question, steps []string, err error) {
+func (s *settings) resolveNames(
+	ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, ends *trace.Ends,
+) (q trace.Question, steps []string, err error) {
 	source, _, err := s.source()
 	if err != nil {
 		return q, nil, err
@@ -249,7 +264,8 @@ func (s *settings) resolveNames(ctx context.Context, sw *ovsdb.Switch, model *k8
 
 func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 	c := trace.Cluster{
-		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll, LocalhostNodePorts: s.Fallback.LocalhostNodePorts, Uplink: s.Uplink,
+		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll,
+		LocalhostNodePorts: s.Fallback.LocalhostNodePorts, Uplink: s.Uplink,
 	}
 	switch s.mode {
 	case mode.IPTables, mode.NFTables:
@@ -269,7 +285,9 @@ func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
 
 // traceHere explains the packet from the flags' source and compares that with the installed rules of this
 // node, without an agent.
-func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer) (*trace.Result, error) {
+func (s *settings) traceHere(
+	ctx context.Context, ask trace.Request, ends *trace.Ends, stderr io.Writer,
+) (*trace.Result, error) {
 	c, sw, err := s.chooseNow(ctx)
 	if err != nil {
 		return nil, err
@@ -320,7 +338,10 @@ func (s *settings) traceHere(ctx context.Context, ask trace.Request, ends *trace
 }
 
 // compareBridge compares the explanation with the path of the packet through the bridge.
-func (s *settings) compareBridge(ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, changes k8s.Changes, q trace.Question, r *trace.Result) error {
+func (s *settings) compareBridge(
+	ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, changes k8s.Changes, q trace.Question,
+	r *trace.Result,
+) error {
 	ls, err := s.LiveSwitch(sw)
 	if err != nil {
 		return err

@@ -88,7 +88,9 @@ func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, 
 }
 
 // follow follows the packet and prints what became of it; as JSON together with r.
-func (f *traceFlags) follow(ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, w io.Writer) error {
+func (f *traceFlags) follow(
+	ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, w io.Writer,
+) error {
 	begin, say := func() {}, func(string) {}
 	if !f.output.data() {
 		if err := r.WriteText(w); err != nil {

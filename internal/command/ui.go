@@ -82,14 +82,17 @@ machine's loopback sees the page.`,
 type loopbackFlag string
 
 func (l *loopbackFlag) flag(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(l), "listen", string(*l), "127.0.0.1 or [::1], with the port to serve the page at; 0: any that is free")
+	cmd.Flags().StringVar((*string)(l), "listen", string(*l),
+		"127.0.0.1 or [::1], with the port to serve the page at; 0: any that is free")
 }
 
 // address returns the address to listen on. One that is not loopback is a usage error.
 func (l loopbackFlag) address() (string, error) {
 	at, err := netip.ParseAddrPort(string(l))
 	if err != nil || !ui.Loopback(at.Addr()) {
-		return "", usageError("--listen %q is not 127.0.0.1:PORT or [::1]:PORT; to see the page on another machine use ssh -L", string(l))
+		return "", usageError(
+			"--listen %q is not 127.0.0.1:PORT or [::1]:PORT; to see the page on another machine use ssh -L",
+			string(l))
 	}
 	return at.String(), nil
 }
@@ -99,7 +102,8 @@ func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
 	return ui.Source{
 		Status: func(ctx context.Context) (any, error) { return caller.Status(ctx) },
 		Services: func(ctx context.Context, q ui.ServicesQuery) (any, error) {
-			return caller.Services(ctx, agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
+			return caller.Services(ctx,
+				agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
 		},
 		Trace: func(ctx context.Context, q ui.TraceQuery) (any, error) {
 			return caller.Trace(ctx, trace.Request{From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live, Probe: q.Probe})

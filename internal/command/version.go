@@ -21,7 +21,8 @@ func newVersion() *cobra.Command {
 				return printVersion(cmd.OutOrStdout())
 			}
 			return o.write(cmd.OutOrStdout(), map[string]string{
-				"version": agent.Version, "platform": runtime.GOOS + "/" + runtime.GOARCH, "go": runtime.Version(),
+				"version": agent.Version, "platform": runtime.GOOS + "/" + runtime.GOARCH,
+				"go": runtime.Version(),
 			})
 		},
 	}
@@ -30,6 +31,7 @@ func newVersion() *cobra.Command {
 }
 
 func printVersion(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "nkp %s %s/%s %s\n", agent.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+	_, err := fmt.Fprintf(w, "nkp %s %s/%s %s\n", agent.Version,
+		runtime.GOOS, runtime.GOARCH, runtime.Version())
 	return err
 }

@@ -29,13 +29,17 @@ type wanted struct {
 // wantModel reads the source once and computes the model for this node. local reports whether nkp runs on
 // that node, so that its interfaces' addresses count. It prints the problems of the source to stderr, a line
 // each, and fails if one is an error.
-func (s *settings) wantModel(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*k8s.Model, k8s.Changes, error) {
+func (s *settings) wantModel(
+	ctx context.Context, by mode.Mode, local bool, stderr io.Writer,
+) (*k8s.Model, k8s.Changes, error) {
 	_, model, changes, err := s.wantTracker(ctx, by, local, stderr)
 	return model, changes, err
 }
 
 // wantTracker is wantModel for callers that also need the tracker.
-func (s *settings) wantTracker(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
+func (s *settings) wantTracker(
+	ctx context.Context, by mode.Mode, local bool, stderr io.Writer,
+) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
 	var none k8s.Changes
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
@@ -118,10 +122,13 @@ func (s *settings) connectSwitch(ctx context.Context) (*ofctrl.Conn, error) {
 	if err != nil {
 		return nil, usageError("--openflow: %w", err)
 	}
-	c, err := ofctrl.Dial(ctx, target, ofctrl.Options{Bridge: s.Bridge, TLS: s.TLS, ConnectTimeout: connectTimeout})
+	c, err := ofctrl.Dial(ctx, target,
+		ofctrl.Options{Bridge: s.Bridge, TLS: s.TLS, ConnectTimeout: connectTimeout})
 	var version *ofctrl.VersionError
 	if errors.As(err, &version) {
-		return nil, fmt.Errorf("%w; enable it: ovs-vsctl add bridge %s protocols OpenFlow15, or nkp run --configure-bridge", err, s.Bridge)
+		return nil, fmt.Errorf(
+			"%w; enable it: ovs-vsctl add bridge %s protocols OpenFlow15, or nkp run --configure-bridge", err,
+			s.Bridge)
 	}
 	return c, err
 }

@@ -21,7 +21,8 @@ const minInterval = time.Second
 
 func (v *watch) flags(f *pflag.FlagSet, usage string) {
 	f.BoolVarP(&v.on, "watch", "w", false, usage+"; with -o json or yaml one document for each refresh")
-	f.DurationVar(&v.interval, "interval", 2*time.Second, "time between two refreshes of --watch; at least 1s, as counters are no newer")
+	f.DurationVar(&v.interval, "interval", 2*time.Second,
+		"time between two refreshes of --watch; at least 1s, as counters are no newer")
 }
 
 func (v *watch) check() error {
@@ -35,7 +36,9 @@ func (v *watch) check() error {
 // the newest only. Elsewhere each follows an empty line; of JSON and YAML it is a document. width is that of
 // the terminal, 0 elsewhere. An error ends it the first time, because of wrong usage or an agent that does
 // not run. Later it is printed, except among documents, because nkp may be restarting.
-func (v *watch) follow(ctx context.Context, w io.Writer, o *output, ask func(w io.Writer, width int) error) error {
+func (v *watch) follow(
+	ctx context.Context, w io.Writer, o *output, ask func(w io.Writer, width int) error,
+) error {
 	tick := time.NewTicker(v.interval)
 	defer tick.Stop()
 	redraw := redraws(w) && !o.data()

@@ -31,7 +31,8 @@ func Default(c *KubeProxy) {
 	c.HealthzBindAddress = withPort(c.HealthzBindAddress, HealthzPort)
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
 
-	c.ClientConnection.ContentType = cmp.Or(c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	c.ClientConnection.ContentType = cmp.Or(c.ClientConnection.ContentType,
+		"application/vnd.kubernetes.protobuf")
 	c.ClientConnection.QPS = cmp.Or(c.ClientConnection.QPS, 5)
 	c.ClientConnection.Burst = cmp.Or(c.ClientConnection.Burst, 10)
 	if c.FeatureGates == nil {
@@ -83,7 +84,8 @@ const (
 
 // NewKubeProxy returns kube-proxy's configuration as it is without a file.
 func NewKubeProxy() *KubeProxy {
-	c := &KubeProxy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kubeProxyKind}}
+	c := &KubeProxy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(),
+		Kind: kubeProxyKind}}
 	Default(c)
 	ownDefaults(c, &KubeProxy{})
 	c.DetectLocalMode = cmp.Or(c.DetectLocalMode, "ClusterCIDR")
@@ -94,7 +96,8 @@ func NewKubeProxy() *KubeProxy {
 // nkp's iptables transactions hold only the changes, so they need not wait for more.
 func ownDefaults(c, file *KubeProxy) {
 	for _, p := range []struct{ period, given *metav1.Duration }{
-		{&c.IPTables.MinSyncPeriod, &file.IPTables.MinSyncPeriod}, {&c.NFTables.MinSyncPeriod, &file.NFTables.MinSyncPeriod},
+		{&c.IPTables.MinSyncPeriod, &file.IPTables.MinSyncPeriod},
+		{&c.NFTables.MinSyncPeriod, &file.NFTables.MinSyncPeriod},
 	} {
 		if p.given.Duration == 0 {
 			p.period.Duration = 0

@@ -75,7 +75,8 @@ func Parse(path string, data []byte) (*File, error) {
 		}
 	}
 	if f.KubeProxy == nil && f.Nkp == nil {
-		return nil, fmt.Errorf("%s: holds neither a %s of %s nor a %s of %s", path, kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
+		return nil, fmt.Errorf("%s: holds neither a %s of %s nor a %s of %s",
+			path, kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
 	}
 	return f, nil
 }
@@ -87,7 +88,8 @@ func (f *File) document(doc []byte) error {
 		if _, syntax := yaml.YAMLToJSON(doc); syntax != nil {
 			return err
 		}
-		return fmt.Errorf("it is not a mapping with the texts apiVersion and kind of a %s or a %s", kubeProxyKind, Kind)
+		return fmt.Errorf("it is not a mapping with the texts apiVersion and kind of a %s or a %s",
+			kubeProxyKind, Kind)
 	}
 	if head == nil {
 		return nil // only comments

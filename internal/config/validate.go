@@ -158,14 +158,17 @@ func (v *validator) detectLocal(c *KubeProxy) {
 		v.clusterCIDR(c.ClusterCIDR)
 	case "BridgeInterface":
 		if c.DetectLocal.BridgeInterface == "" {
-			v.bad("detectLocal.bridgeInterface", "", "must name the bridge for detectLocalMode BridgeInterface")
+			v.bad("detectLocal.bridgeInterface", "",
+				"must name the bridge for detectLocalMode BridgeInterface")
 		}
 	case "InterfaceNamePrefix":
 		if c.DetectLocal.InterfaceNamePrefix == "" {
-			v.bad("detectLocal.interfaceNamePrefix", "", "must be the interface name prefix for detectLocalMode InterfaceNamePrefix")
+			v.bad("detectLocal.interfaceNamePrefix", "",
+				"must be the interface name prefix for detectLocalMode InterfaceNamePrefix")
 		}
 	default:
-		v.bad("detectLocalMode", string(c.DetectLocalMode), "must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix or blank")
+		v.bad("detectLocalMode", string(c.DetectLocalMode),
+			"must be ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix or blank")
 	}
 }
 
@@ -177,7 +180,9 @@ func (v *validator) clusterCIDR(text string) {
 	both, err := netutils.IsDualStackCIDRStrings(list)
 	switch {
 	case err != nil:
-		v.bad("clusterCIDR", text, "is not a range such as 10.0.0.0/16, nor one of each family with a comma and no blank between them")
+		v.bad("clusterCIDR", text,
+			"is not a range such as 10.0.0.0/16, nor one of each family with a comma and no blank between "+
+				"them")
 	case len(list) > 2 || len(list) == 2 && !both:
 		v.bad("clusterCIDR", text, "must be one range, or one of each family")
 	}

@@ -30,7 +30,8 @@ func leaves(t reflect.Type) []leaf {
 		case len(f.Index) > 1 || name == "-" || f.Type == reflect.TypeFor[metav1.TypeMeta]():
 		case f.Type.Kind() == reflect.Struct && !isValue(f.Type):
 			for _, below := range leaves(f.Type) {
-				if name != "" { // an embedded struct without a name has its fields in its parent, as encoding/json reads it
+				// an embedded struct without a name has its fields in its parent, as encoding/json reads it
+				if name != "" {
 					below.path = name + "." + below.path
 				}
 				below.index = append(slices.Clone(f.Index), below.index...)

@@ -14,7 +14,8 @@ import (
 const (
 	settle     = 200 * time.Millisecond // a file may be written in pieces
 	settleMost = time.Second            // others may write in the same directory all the time
-	poll       = 10 * time.Second       // where changes are not reported: a network file system, too many watches
+	// where changes are not reported: a network file system, too many watches
+	poll = 10 * time.Second
 )
 
 // Watch calls changed, on its own goroutine, each time the file's content changes, or it becomes readable or

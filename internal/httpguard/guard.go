@@ -14,8 +14,9 @@ import (
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second // header and body
-	idleTimeout   = 90 * time.Second // probes and scrapes come every few seconds, and may keep their connection
-	maxHeader     = 8 << 10          // bytes
+	// probes and scrapes come every few seconds, and may keep their connection
+	idleTimeout = 90 * time.Second
+	maxHeader   = 8 << 10 // bytes
 )
 
 // Limits bound what the clients of a group of servers take up.
@@ -65,7 +66,9 @@ func (g *Guard) Server(h http.Handler) *http.Server {
 			defer g.move(c, &g.waiting)
 			h.ServeHTTP(w, r)
 		}),
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      g.limits.Answer,

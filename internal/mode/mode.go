@@ -65,10 +65,11 @@ type Facts struct {
 	NotNFTables func() string
 
 	// For what serves beside a bridge.
-	HostTraffic  bridge.HostTraffic // --host-traffic
-	SharesNode   bool               // --service-proxy-name: another Service proxy is expected
-	NotIPTables  func() error       // why iptables cannot be used
-	AnotherProxy func() string      // what another Service proxy has installed, which nkp may only take over if told to; "": nothing
+	HostTraffic bridge.HostTraffic // --host-traffic
+	SharesNode  bool               // --service-proxy-name: another Service proxy is expected
+	NotIPTables func() error       // why iptables cannot be used
+	// what another Service proxy has installed, which nkp may only take over if told to; "": nothing
+	AnotherProxy func() string
 }
 
 // Choose returns the data plane that serves the node's Services. A bridge that exists but cannot be used is
@@ -125,7 +126,8 @@ func (f *Facts) Beside() (m Mode, why string) {
 	case why == "":
 		return NFTables, ""
 	case f.SharesNode:
-		return "", "with --service-proxy-name another Service proxy is expected on this node, and iptables mode uses the same chain names " +
+		return "", "with --service-proxy-name another Service proxy is expected on this node, and iptables " +
+			"mode uses the same chain names " +
 			"(--host-traffic iptables makes nkp take them over); not nftables: " + why
 	case lacking != nil:
 		return "", lacking.Error() + "; not nftables: " + why

@@ -31,7 +31,9 @@ type Node struct {
 // data planes of the last run, because rules of another Service proxy keep nkp from starting to serve beside
 // a bridge, not from going on. It is called after the check for rules: an agent that starts in between
 // records its data planes before it writes a rule.
-func (n *Node) Facts(ctx context.Context, asked Mode, connect func() (bool, error), served func() []Mode) *Facts {
+func (n *Node) Facts(
+	ctx context.Context, asked Mode, connect func() (bool, error), served func() []Mode,
+) *Facts {
 	lacking := sync.OnceValue(func() error { return iptables.Available(n.IPTables.Backend) })
 	return &Facts{
 		Asked:       asked,
@@ -108,7 +110,8 @@ func anotherProxy(ctx context.Context, available bool) string {
 		}
 	}
 	if has, err := nftables.HasKubeProxyTables(); err == nil && has { // an error: there is no nf_tables
-		return "nftables has kube-proxy's tables; --host-traffic nftables or iptables makes nkp take them over"
+		return "nftables has kube-proxy's tables; --host-traffic nftables or iptables makes nkp take them " +
+			"over"
 	}
 	return ""
 }

@@ -32,7 +32,9 @@ type Watch struct {
 
 // Run calls want every period until the context ends. want returns why another data plane would be chosen
 // now, "" if none would; before is what it returned last.
-func (w *Watch) Run(ctx context.Context, period time.Duration, want func(ctx context.Context, before string) string) {
+func (w *Watch) Run(
+	ctx context.Context, period time.Duration, want func(ctx context.Context, before string) string,
+) {
 	w.mu.Lock()
 	own := len(w.reasons)
 	w.reasons = append(w.reasons, "")
@@ -77,7 +79,8 @@ const connectLimit = 5 * time.Second
 func (n *Node) OtherThan(ctx context.Context, m Mode, db *ovsdb.Client) string {
 	if m == OVS {
 		if sw := db.Switch(); !sw.Exists {
-			return fmt.Sprintf("bridge %s is gone: nkp would serve Services by nftables or iptables now%s", n.Bridge, howToChange)
+			return fmt.Sprintf("bridge %s is gone: nkp would serve Services by nftables or iptables now%s",
+				n.Bridge, howToChange)
 		}
 		return ""
 	}
@@ -92,7 +95,8 @@ func (n *Node) OtherThan(ctx context.Context, m Mode, db *ovsdb.Client) string {
 		return ""
 	}
 	found.Close()
-	return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s", n.Bridge, howToChange)
+	return fmt.Sprintf("bridge %s is here: nkp would serve Services in Open vSwitch now%s",
+		n.Bridge, howToChange)
 }
 
 // Drops returns why iptables would be chosen now for what nftables serves; "": it would not. If that cannot

@@ -37,7 +37,8 @@ func (c *Cluster) agent(pod *v1.Pod) *Agent {
 	if pod.Spec.NodeSelector[v1.LabelOSStable] == string(v1.Windows) {
 		program = "nkp.exe"
 	}
-	a := &Agent{Node: pod.Spec.NodeName, Pod: pod.Name, cluster: c, command: []string{program, "connect"}, phase: pod.Status.Phase}
+	a := &Agent{Node: pod.Spec.NodeName, Pod: pod.Name, cluster: c,
+		command: []string{program, "connect"}, phase: pod.Status.Phase}
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name != container {
 			continue
@@ -70,7 +71,8 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 	ended := make(chan error, 1)
 	go func() {
 		var complaint head
-		err := exec.StreamWithContext(life, remotecommand.StreamOptions{Stdin: far, Stdout: far, Stderr: &complaint})
+		err := exec.StreamWithContext(life,
+			remotecommand.StreamOptions{Stdin: far, Stdout: far, Stderr: &complaint})
 		if text := strings.TrimSpace(complaint.String()); text != "" {
 			err = errors.New(strings.Map(printable, strings.ReplaceAll(text, "\n", "; ")))
 		}
@@ -100,7 +102,8 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 // executor runs the command by WebSocket, or by SPDY if a proxy or an old API server does not take
 // WebSockets.
 func (a *Agent) executor() (remotecommand.Executor, error) {
-	url := a.cluster.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(a.cluster.namespace).Name(a.Pod).SubResource("exec").
+	url := a.cluster.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(
+		a.cluster.namespace).Name(a.Pod).SubResource("exec").
 		VersionedParams(&v1.PodExecOptions{Container: container, Command: a.command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
 	websocket, err := remotecommand.NewWebSocketExecutor(a.cluster.config, "GET", url.String())
 	if err != nil {

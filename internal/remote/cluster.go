@@ -39,7 +39,8 @@ func (c *Cluster) Agents(ctx context.Context, node string) ([]*Agent, error) {
 	case err != nil:
 		return nil, err
 	case len(pods) == 0 && node != "":
-		return nil, fmt.Errorf("node %s has no pod labelled %s in namespace %s", node, c.selector, c.namespace)
+		return nil, fmt.Errorf("node %s has no pod labelled %s in namespace %s",
+			node, c.selector, c.namespace)
 	case len(pods) == 0:
 		return nil, fmt.Errorf("namespace %s has no pod labelled %s: is nkp installed elsewhere (--nkp-namespace, --nkp-selector)?",
 			c.namespace, c.selector)
@@ -66,7 +67,8 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]v1.Pod, error) {
 	}
 	pods := slices.DeleteFunc(list.Items, func(p v1.Pod) bool { return p.Spec.NodeName == "" })
 	slices.SortFunc(pods, func(a, b v1.Pod) int {
-		return cmp.Or(strings.Compare(a.Spec.NodeName, b.Spec.NodeName), rank(&a)-rank(&b), strings.Compare(a.Name, b.Name))
+		return cmp.Or(strings.Compare(a.Spec.NodeName, b.Spec.NodeName),
+			rank(&a)-rank(&b), strings.Compare(a.Name, b.Name))
 	})
 	return pods, nil
 }
@@ -96,7 +98,9 @@ func (c *Cluster) Nodes(ctx context.Context) (names []string, err error) {
 }
 
 // Pod returns the node of a pod and the pod's addresses.
-func (c *Cluster) Pod(ctx context.Context, namespace, name string) (node string, addresses []netip.Addr, err error) {
+func (c *Cluster) Pod(
+	ctx context.Context, namespace, name string,
+) (node string, addresses []netip.Addr, err error) {
 	pod, err := c.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", nil, err
@@ -107,7 +111,8 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (node string,
 		}
 	}
 	if pod.Spec.NodeName == "" || len(addresses) == 0 {
-		return "", nil, fmt.Errorf("pod %s/%s has no node or no address yet (%s)", namespace, name, pod.Status.Phase)
+		return "", nil, fmt.Errorf("pod %s/%s has no node or no address yet (%s)",
+			namespace, name, pod.Status.Phase)
 	}
 	return pod.Spec.NodeName, addresses, nil
 }

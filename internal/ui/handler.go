@@ -130,7 +130,9 @@ func guard(token string, next http.Handler) http.Handler {
 		given, rest, slash := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 		switch {
 		case subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1:
-			http.Error(w, "This is not the address that nkp ui printed, or it is the one of an earlier run.", http.StatusForbidden)
+			http.Error(w,
+				"This is not the address that nkp ui printed, or it is the one of an earlier run.",
+				http.StatusForbidden)
 		case !local(r.Host):
 			http.Error(w, "Open the page as 127.0.0.1, [::1] or localhost.", http.StatusForbidden)
 		case r.ContentLength != 0:
@@ -146,7 +148,8 @@ func guard(token string, next http.Handler) http.Handler {
 
 // headers are those of every answer.
 var headers = map[string]string{
-	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src " +
+		"'self'; img-src 'self' data:; " +
 		"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 	"X-Content-Type-Options":       "nosniff",
 	"Referrer-Policy":              "no-referrer",
@@ -197,7 +200,8 @@ func (h *handler) services(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) trace(w http.ResponseWriter, r *http.Request) {
-	q := TraceQuery{From: r.FormValue("from"), To: r.FormValue("to"), Protocol: r.FormValue("protocol"), In: r.FormValue("in")}
+	q := TraceQuery{From: r.FormValue("from"), To: r.FormValue("to"),
+		Protocol: r.FormValue("protocol"), In: r.FormValue("in")}
 	q.Live, _ = strconv.ParseBool(r.FormValue("live"))
 	q.Probe = r.Method == http.MethodPost
 	if !short(w, q.From, q.To, q.Protocol, q.In) || !h.begin(w, r) {

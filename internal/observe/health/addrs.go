@@ -27,5 +27,6 @@ func (k listenKey) String() string {
 }
 
 func (k listenKey) compare(o listenKey) int {
-	return cmp.Or(cmp.Compare(k.name.Namespace, o.name.Namespace), cmp.Compare(k.name.Name, o.name.Name), k.at.Compare(o.at))
+	return cmp.Or(cmp.Compare(k.name.Namespace, o.name.Namespace),
+		cmp.Compare(k.name.Name, o.name.Name), k.at.Compare(o.at))
 }

@@ -118,7 +118,8 @@ func (p *Proxy) SetNode(node k8s.Node) {
 	switch {
 	case node.NotEligible == before:
 	case node.NotEligible != "":
-		p.opts.Log.Info("/healthz tells load balancers to send no new traffic here", "node", node.Name, "reason", node.NotEligible)
+		p.opts.Log.Info("/healthz tells load balancers to send no new traffic here",
+			"node", node.Name, "reason", node.NotEligible)
 	default:
 		p.opts.Log.Info("/healthz lets load balancers send new traffic here again", "node", node.Name)
 	}

@@ -81,7 +81,8 @@ func (s *Services) update(model *k8s.Model, changes k8s.Changes) (moved bool) {
 		}
 		before, had := s.checks[name]
 		s.checks[name] = *h
-		moved = moved || !had || before.Port != h.Port || (before.Local4 < 0) != (h.Local4 < 0) || (before.Local6 < 0) != (h.Local6 < 0)
+		moved = moved || !had || before.Port != h.Port || (before.Local4 < 0) != (h.Local4 < 0) ||
+			(before.Local6 < 0) != (h.Local6 < 0)
 	}
 	return moved
 }

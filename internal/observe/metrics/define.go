@@ -92,5 +92,7 @@ func (d *Definition) KubeProxys() bool { return !strings.HasPrefix(d.Name, "nkp_
 // Definitions returns every metric that nkp may serve, sorted by name; those of the Go runtime and of the
 // process (go_…, process_…), which client_golang defines, are not among them.
 func Definitions() []*Definition {
-	return slices.SortedFunc(slices.Values(all), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(all), func(a, b *Definition) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }

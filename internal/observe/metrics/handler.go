@@ -22,7 +22,8 @@ type paths struct {
 func (p *paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Errors are ignored: a ResponseWriter without support for deadlines, as in tests, needs none.
 	if deadlines := http.NewResponseController(w); strings.HasPrefix(r.URL.Path, pprofPrefix) {
-		_ = deadlines.SetReadDeadline(time.Time{}) // a profile takes as long as requested; a read deadline would end its context
+		// a profile takes as long as requested; a read deadline would end its context
+		_ = deadlines.SetReadDeadline(time.Time{})
 	} else {
 		_ = deadlines.SetWriteDeadline(time.Now().Add(answerTimeout))
 	}

@@ -20,7 +20,8 @@ const ipFamily = "ip_family"
 // batch of changes led to; in HNS one reconciliation.
 var (
 	syncDuration = define(Histogram, "kubeproxy_sync_proxy_rules_duration_seconds",
-		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).from("IPv4", "IPv6")
+		"SyncProxyRules latency in seconds: one transaction of the data plane", ipFamily).with(syncBuckets).
+		from("IPv4", "IPv6")
 	syncFullDuration = define(Histogram, "kubeproxy_sync_full_proxy_rules_duration_seconds",
 		"SyncProxyRules latency in seconds for full resyncs: after everything was read back", ipFamily).
 		with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
@@ -32,7 +33,9 @@ var (
 	lastQueued = define(Gauge, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
 		"The last time a sync of proxy rules was queued", ipFamily)
 	programmingDuration = define(Histogram, "kubeproxy_network_programming_duration_seconds",
-		"In Cluster Network Programming Latency in seconds: from what made endpoints change (the EndpointSlice's annotation endpoints.kubernetes.io/last-change-trigger-time) until the change is in force", ipFamily).
+		"In Cluster Network Programming Latency in seconds: from what made endpoints change (the "+
+			"EndpointSlice's annotation endpoints.kubernetes.io/last-change-trigger-time) until the "+
+			"change is in force", ipFamily).
 		with(programmingBuckets).from("IPv4", "IPv6")
 	endpointChangesPending = define(Gauge, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
 		"Pending proxy rules Endpoint changes").collected()
@@ -43,7 +46,8 @@ var (
 	serviceChanges = define(Counter, "kubeproxy_sync_proxy_rules_service_changes_total",
 		"Cumulative proxy rules Service changes").from("")
 	NoLocalEndpoints = define(Gauge, "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-		"Number of services with a Local traffic policy and no endpoints", "traffic_policy", ipFamily).collected()
+		"Number of services with a Local traffic policy and no endpoints", "traffic_policy", ipFamily).
+		collected()
 	healthzTotal = define(Counter, "kubeproxy_proxy_healthz_total",
 		"Cumulative proxy healthz HTTP status", "code").from("200", "503")
 	livezTotal = define(Counter, "kubeproxy_proxy_livez_total",
@@ -53,30 +57,45 @@ var (
 	iptablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
 		"Cumulative proxy iptables restore failures", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
 	iptablesPartialFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
-		"Cumulative proxy iptables partial restore failures: a transaction with changes of Services was refused", ipFamily).
+		"Cumulative proxy iptables partial restore failures: a transaction with changes of Services was "+
+			"refused", ipFamily).
 		in(OVS, IPTables).from("IPv4", "IPv6")
 	iptablesLast = define(Gauge, "kubeproxy_sync_proxy_rules_iptables_last",
-		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that table", "table", ipFamily).
+		"Number of iptables rules written by kube-proxy in last sync: in the last transaction with that "+
+			"table", "table", ipFamily).
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
 	LocalhostNodePorts = define(Counter, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 		"Number of packets accepted on nodeports of loopback interface: one for each connection").
-		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
+		in(OVS, IPTables).only(
+		"iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack state INVALID").
-		in(OVS, IPTables).only("iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").collected()
+		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack "+
+			"state INVALID").
+		in(OVS, IPTables).only(
+		"iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").
+		collected()
 	nftablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).in(NFTables).from("IPv4", "IPv6")
+		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).
+		in(NFTables).from("IPv4", "IPv6")
 	// HNSLoadBalancerFailures are those of load balancers in HNS, by what was tried.
-	HNSLoadBalancerFailures = map[string]*Definition{"create": lbFailures("create"), "update": lbFailures("update"), "delete": lbFailures("delete")}
+	HNSLoadBalancerFailures = map[string]*Definition{"create": lbFailures("create"),
+		"update": lbFailures("update"), "delete": lbFailures("delete")}
 
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that are gone and, on iptables and nftables, TCP connections that are older than their Service", ipFamily).with(syncBuckets).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
+		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that "+
+			"are gone and, on iptables and nftables, TCP connections that are older than their Service",
+		ipFamily).with(syncBuckets).in(
+		OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
-		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open vSwitch's userspace datapath deletes by up to three filters, because it does not report their number", ipFamily).in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
+		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open "+
+			"vSwitch's userspace datapath deletes by up to three filters, because it does not report "+
+			"their number", ipFamily).in(
+		OVS, IPTables, NFTables).from("IPv4", "IPv6")
 )
 
 func lbFailures(operation string) *Definition {
 	return define(Counter, "kubeproxy_sync_proxy_rules_winkernel_lb_"+operation+"_failures_total",
-		"Cumulative proxy winkernel lb "+operation+" failures: attempts at a load balancer in HNS", ipFamily, "lb_type", "error").
+		"Cumulative proxy winkernel lb "+operation+" failures: attempts at a load balancer in HNS",
+		ipFamily, "lb_type", "error").
 		in(Windows).only("one failed so").collected()
 }

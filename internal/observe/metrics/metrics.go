@@ -78,7 +78,8 @@ func New(o Options) *Metrics {
 		}
 	}
 
-	m.registry.MustRegister(newPuller(m, pulled), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(newPuller(m, pulled), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.watchClient()
 	return m
 }
@@ -98,7 +99,8 @@ func (m *Metrics) register(d *Definition) {
 		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.Name, Help: d.Help}, d.Labels)
 		m.gauges[d], c, touch = v, v, func(l ...string) { v.WithLabelValues(l...) }
 	case Histogram:
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.Labels)
+		v := prometheus.NewHistogramVec(
+			prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.buckets}, d.Labels)
 		m.histograms[d], c, touch = v, v, func(l ...string) { v.WithLabelValues(l...) }
 	}
 	m.registry.MustRegister(c)

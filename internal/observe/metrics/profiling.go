@@ -12,7 +12,9 @@ const pprofPrefix = "/debug/pprof/"
 
 // addProfiling adds what --profiling asks for.
 func addProfiling(p *paths, o *ServerOptions) {
-	p.exact["/debug/pprof"] = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, pprofPrefix, http.StatusFound) }
+	p.exact["/debug/pprof"] = func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, pprofPrefix, http.StatusFound)
+	}
 	p.prefix[pprofPrefix] = pprof.Index
 	p.exact[pprofPrefix+"profile"] = pprof.Profile
 	p.exact[pprofPrefix+"symbol"] = pprof.Symbol
@@ -22,7 +24,9 @@ func addProfiling(p *paths, o *ServerOptions) {
 	}
 	p.exact["/debug/flags"] = listFlags
 	p.prefix["/debug/flags/"] = listFlags
-	p.exact["/debug/flags/v"] = func(w http.ResponseWriter, r *http.Request) { putVerbosity(w, r, o.SetVerbosity) }
+	p.exact["/debug/flags/v"] = func(w http.ResponseWriter, r *http.Request) {
+		putVerbosity(w, r, o.SetVerbosity)
+	}
 }
 
 // listFlags names the flags that can be changed while nkp runs.

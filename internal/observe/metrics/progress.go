@@ -70,7 +70,8 @@ func (m *Metrics) Handing(c k8s.Changes) {
 		return
 	}
 	for _, t := range c.Triggers {
-		if t.At.After(p.started) && len(p.triggers) < maxTriggers { // before: the agent was not there to serve it
+		// before: the agent was not there to serve it
+		if t.At.After(p.started) && len(p.triggers) < maxTriggers {
 			p.triggers = append(p.triggers, t)
 		}
 	}

@@ -27,10 +27,13 @@ type serviceCounters struct {
 }
 
 // CountServices serves the counters that read returns, of at most limit Service ports by name.
-func (m *Metrics) CountServices(limit int, read func(context.Context) (map[k8s.PortName]k8s.Counters, error)) {
+func (m *Metrics) CountServices(
+	limit int, read func(context.Context) (map[k8s.PortName]k8s.Counters, error),
+) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.services = &serviceCounters{read: read, limit: limit, listed: map[k8s.PortName]bool{}, before: map[k8s.PortName]k8s.Counters{}}
+	m.services = &serviceCounters{read: read, limit: limit,
+		listed: map[k8s.PortName]bool{}, before: map[k8s.PortName]k8s.Counters{}}
 }
 
 // states emits the counters; none if they cannot be read now.

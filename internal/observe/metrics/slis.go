@@ -29,13 +29,16 @@ func newSLIs(started time.Time) *slis {
 	s := &slis{
 		registry: prometheus.NewRegistry(),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubernetes_healthcheck", Help: "[STABLE] This metric records the result of a single healthcheck.",
+			Name: "kubernetes_healthcheck",
+			Help: "[STABLE] This metric records the result of a single healthcheck.",
 		}, []string{"name", "type"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubernetes_healthchecks_total", Help: "[STABLE] This metric records the results of all healthcheck.",
+			Name: "kubernetes_healthchecks_total",
+			Help: "[STABLE] This metric records the results of all healthcheck.",
 		}, []string{"name", "type", "status"}),
 		start: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "process_start_time_seconds", Help: "[ALPHA] Start time of the process since unix epoch in seconds.",
+			Name: "process_start_time_seconds",
+			Help: "[ALPHA] Start time of the process since unix epoch in seconds.",
 		}, nil),
 	}
 	s.registry.MustRegister(s.last, s.total, s.start)
