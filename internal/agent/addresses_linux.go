@@ -56,7 +56,8 @@ func (s *Settings) LocalAddresses(by mode.Mode) ([]netip.Addr, error) {
 		ip, ok := netip.AddrFromSlice(a)
 		ip = ip.Unmap()
 		linkLocal := ip.IsLinkLocalUnicast() && ip.Is4() && by != mode.OVS
-		if ok && (ipvs == 0 || link != ipvs) && (ip.IsGlobalUnicast() || linkLocal) && !slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
+		if ok && (ipvs == 0 || link != ipvs) && (ip.IsGlobalUnicast() || linkLocal) &&
+			!slices.Contains(ips, ip) && !slices.Contains(s.HairpinIPs, ip) {
 			ips = append(ips, ip)
 		}
 	}

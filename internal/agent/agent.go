@@ -160,8 +160,8 @@ func New(o Options) (*Agent, error) {
 	a.checks = health.NewServices(health.ServicesOptions{
 		NodePortAddresses: o.NodePortAddresses, NodePortPrimary: o.NodePortPrimary, Healthy: a.proxy.Healthy,
 		OnFailure: func(name k8s.ServiceName, at netip.AddrPort, err error) {
-			a.warnService(name, "FailedToStartServiceHealthcheck",
-				"Listen", fmt.Sprintf("cannot listen on the health check node port %s: %v", at, err))
+			a.warnService(name, "FailedToStartServiceHealthcheck", "Listen",
+				fmt.Sprintf("cannot listen on the health check node port %s: %v", at, err))
 		},
 		Log: o.Log,
 	})

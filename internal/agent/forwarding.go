@@ -30,8 +30,9 @@ func notForwarding(s *fallback.Status, nodeIPs []netip.Addr) (warnings []string)
 			if !strings.Contains(name, ".") { // as most people write it; a device's name may have dots
 				name = strings.ReplaceAll(name, "/", ".")
 			}
-			warnings = append(warnings, fmt.Sprintf("%s is 0: the kernel does not forward %s packets of Services "+
-				"that come from outside to endpoints elsewhere; set it to 1 (sysctl -w %[1]s=1)", name, f))
+			warnings = append(warnings, fmt.Sprintf(
+				"%s is 0: the kernel does not forward %s packets of Services that come from outside to "+
+					"endpoints elsewhere; set it to 1 (sysctl -w %[1]s=1)", name, f))
 		}
 	}
 	return warnings

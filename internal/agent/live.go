@@ -38,7 +38,8 @@ func (s *Settings) compare(
 	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil
-	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r)):
+	case db != nil && (now.fallback == nil ||
+		OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(m), db, m, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
 			r.Live = live.Silent(err.Error())
 			return nil

@@ -38,12 +38,13 @@ const counterPatience = 2 * time.Second
 // makeMetrics makes what data planes and loop report to, and its server. It fails if the files of a
 // certificate cannot be read.
 func (a *Agent) makeMetrics(o *Options) error {
-	a.metrics = metrics.New(metrics.Options{Version: Version, Mode: string(a.mode),
-		Families: a.set.families(a.mode), Collect: a.collect,
-		Stuck: func() bool { return len(a.watch.Stuck()) > 0 }})
+	a.metrics = metrics.New(metrics.Options{
+		Version: Version, Mode: string(a.mode), Families: a.set.families(a.mode), Collect: a.collect,
+		Stuck: func() bool { return len(a.watch.Stuck()) > 0 },
+	})
 
 	if o.Metrics.Services {
-		a.metrics.CountServices(o.Metrics.ServiceLimit, func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
+		read := func(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
 			for _, l := range a.watch.Working() {
 				if l.For >= counterPatience {
 					return nil, errors.New(l.String()) // a scrape must not wait for it
@@ -51,7 +52,8 @@ func (a *Agent) makeMetrics(o *Options) error {
 			}
 			by, _, err := a.Counters(ctx)
 			return by, err
-		})
+		}
+		a.metrics.CountServices(o.Metrics.ServiceLimit, read)
 	}
 
 	so := metrics.ServerOptions{
@@ -136,9 +138,9 @@ func (a *Agent) count() *snapshot {
 	t := &snapshot{
 		synced: a.synced, errors: len(a.problems.Errors),
 		warnings: len(a.problems.Warnings) + len(a.model.Warnings),
-		ports:    map[k8s.Family]int{}, endpoints: map[k8s.Family]int{}, internal: map[k8s.Family]int{},
-		external: map[k8s.Family]int{},
-		planes:   a.planes, nodeIPs: a.model.Node.IPs,
+		ports:    map[k8s.Family]int{}, endpoints: map[k8s.Family]int{},
+		internal: map[k8s.Family]int{}, external: map[k8s.Family]int{},
+		planes: a.planes, nodeIPs: a.model.Node.IPs,
 	}
 
 	if a.leftovers != "" {
@@ -248,7 +250,10 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 		default: // iptables, or a part of it
 			refused = collectFallback(p.fallback.Detail(), pl.label, emit)
 			if n, err := p.fallback.NodeCounters(ctx); err == nil {
-				for def, count := range map[*metrics.Definition]*uint64{metrics.LocalhostNodePorts: n.Localhost, metrics.InvalidDropped: n.Invalid} {
+				for def, count := range map[*metrics.Definition]*uint64{
+					metrics.LocalhostNodePorts: n.Localhost,
+					metrics.InvalidDropped:     n.Invalid,
+				} {
 					if count != nil {
 						emit(def, float64(*count))
 					}

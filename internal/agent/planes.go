@@ -206,7 +206,8 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 	if !slices.Contains(a.lastModes, mode.IPTables) {
 		return
 	}
-	if _, err := iptables.Cleanup(ctx, iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet}); err != nil {
+	options := iptables.CleanupOptions{Log: a.log, TakeLocalnet: nftables.TakeLocalnet}
+	if _, err := iptables.Cleanup(ctx, options); err != nil {
 		a.hostPlaneOff = "cannot remove the iptables rules of an earlier nkp run: " + err.Error()
 		a.log.Error(a.hostPlaneOff)
 		return

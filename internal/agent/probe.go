@@ -160,7 +160,8 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 		return err
 	}
 
-	p.each, p.link, p.count, p.whyLost = now.bridge.Connections, now.bridge.BeginProbe, now.bridge.Counted, now.bridge.WhyLost
+	p.each, p.link = now.bridge.Connections, now.bridge.BeginProbe
+	p.count, p.whyLost = now.bridge.Counted, now.bridge.WhyLost
 	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string {
 		return sw.Leaving(ctx, p.q, p.r, endpoint)
 	}
@@ -196,15 +197,18 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 				"only be sent on its own node, or in its network namespace",
 			s.Bridge, p.q.From.Addr())
 	case len(port.MAC) != 6 || port.FarMAC: // the bridge would learn a MAC that no pod has
-		return fmt.Errorf("the MAC of the pod at port %s is not known: the database has none (external_ids:attached-mac), nor has the bridge learned one there; "+
-			"try again when the pod has sent a packet", port.Name)
+		return fmt.Errorf(
+			"the MAC of the pod at port %s is not known: the database has none (external_ids:attached-mac), "+
+				"nor has the bridge learned one there; try again when the pod has sent a packet",
+			port.Name)
 	case len(port.Trunks) > 0:
 		return fmt.Errorf("port %s is a trunk: which VLAN the pod at it sends in is not known", port.Name)
 	case !sw.Config.GatewayMAC.IsZero():
 		p.router = sw.Config.GatewayMAC
 	case !sw.Config.NodeMAC.IsZero():
 		p.router = sw.Config.NodeMAC // the node is the pods' router
-	case sw.Config.LocalDelivery && !slices.ContainsFunc(p.r.Endpoints, func(e string) bool { return !local(e) }):
+	case sw.Config.LocalDelivery &&
+		!slices.ContainsFunc(p.r.Endpoints, func(e string) bool { return !local(e) }):
 		p.router = pipeline.NextHopMAC // the bridge replaces it
 	default:
 		return errors.New("the MAC of the pods' router is not known: run nkp with --gateway-mac MAC")

@@ -17,8 +17,8 @@ func (a *Agent) sourceAway() string {
 	if since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("%s has not answered since %s (%v): this is from what it said last", a.kind, since.UTC().Format(time.RFC3339),
-		time.Since(since).Round(time.Second))
+	return fmt.Sprintf("%s has not answered since %s (%v): this is from what it said last",
+		a.kind, since.UTC().Format(time.RFC3339), time.Since(since).Round(time.Second))
 }
 
 // notSynced returns the error for a request that arrives before the source has synced.
@@ -57,8 +57,8 @@ func (a *Agent) servedServer() string {
 	for _, sp := range a.model.Ports {
 		for _, f := range sp.Frontends {
 			if f.Address == ip && f.Type == k8s.ClusterIP {
-				return fmt.Sprintf("nkp reaches the API server at %s, the ClusterIP of Service %s, which nkp itself serves: after a restart of the node "+
-					"it gets no Services, unless another program serves that address; name the API "+
+				return fmt.Sprintf("nkp reaches the API server at %s, the ClusterIP of Service %s, "+
+					"which nkp itself serves: after a restart of the node it gets no Services, unless another program serves that address; name the API "+
 					"server's own address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see "+
 					"deploy/README.md)",
 					ip, sp.Name.ServiceName)

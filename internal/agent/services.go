@@ -156,7 +156,8 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 		}
 	}
 
-	if err := a.ask(ctx, func() { list.Services = append(list.Services, a.refusedServices(refused)...) }); err != nil {
+	err = a.ask(ctx, func() { list.Services = append(list.Services, a.refusedServices(refused)...) })
+	if err != nil {
 		return nil, err
 	}
 	list.Services = append(list.Services, skipped...)
@@ -183,7 +184,8 @@ func (f *ServiceFilter) skipped(t *k8s.Tracker) (list []ServiceInfo) {
 	for _, n := range t.SkippedPorts() {
 		ports[n] = &k8s.ServicePort{Name: n}
 	}
-	for _, n := range slices.SortedFunc(slices.Values(f.selected(&k8s.Model{Ports: ports}, t)), k8s.PortName.Compare) {
+	selected := slices.Values(f.selected(&k8s.Model{Ports: ports}, t))
+	for _, n := range slices.SortedFunc(selected, k8s.PortName.Compare) {
 		list = append(list, describe(ports[n], nil, t.NotServedOf(n)))
 	}
 	return list
@@ -197,8 +199,11 @@ func (a *Agent) refusedServices(names []k8s.ServiceName) (list []ServiceInfo) {
 	}
 	said := a.objectProblems(ports)
 	for _, n := range names {
-		list = append(list, ServiceInfo{Namespace: n.Namespace, Name: n.Name, Frontends: []FrontendInfo{}, Endpoints: []EndpointInfo{},
-			Problems: slices.Concat([]string{}, said[n])})
+		list = append(list, ServiceInfo{
+			Namespace: n.Namespace, Name: n.Name,
+			Frontends: []FrontendInfo{}, Endpoints: []EndpointInfo{},
+			Problems: slices.Concat([]string{}, said[n]),
+		})
 	}
 	return list
 }
@@ -215,19 +220,25 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 		}
 		return address == f.VIP || node && !address.IsValid() && family == k8s.FamilyOf(f.VIP)
 	}
+
 	for n, sp := range m.Ports {
-		if f.Namespace != "" && n.Namespace != f.Namespace || f.Name != "" && n.Name != f.Name || f.Protocol != "" && string(n.Protocol) != f.Protocol {
+		if f.Namespace != "" && n.Namespace != f.Namespace ||
+			f.Name != "" && n.Name != f.Name ||
+			f.Protocol != "" && string(n.Protocol) != f.Protocol {
 			continue
 		}
 		if (f.VIP.IsValid() || f.Port != 0) &&
 			!slices.ContainsFunc(sp.Frontends, func(x k8s.Frontend) bool {
 				return at(n.Family, x.Address, x.Port)
 			}) &&
-			!slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool { return at(n.Family, u.Addr.Addr(), u.Addr.Port()) }) {
+			!slices.ContainsFunc(t.NotServedOf(n), func(u k8s.NotServed) bool {
+				return at(n.Family, u.Addr.Addr(), u.Addr.Port())
+			}) {
 			continue
 		}
 		names = append(names, n)
 	}
+
 	return names
 }
 
@@ -241,12 +252,14 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 		Frontends: make([]FrontendInfo, 0, len(view.Frontends)),
 		Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
 	}
+
 	for _, f := range view.Frontends {
 		s.Frontends = append(s.Frontends, FrontendInfo{
 			Type: f.Type, Address: f.Address, Port: f.Port, Policy: f.Policy, SourceRanges: f.SourceRanges,
 			ShadowedBy: f.ShadowedBy,
 		})
 	}
+
 	for _, u := range unserved {
 		info := FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(),
 			SourceRanges: []string{}, NotServed: u.Why}
@@ -255,10 +268,12 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 		}
 		s.Frontends = append(s.Frontends, info)
 	}
+
 	cluster, local := policies(sp)
 	for i := range states {
 		s.Endpoints = append(s.Endpoints, endpointInfo(&states[i], cluster, local))
 	}
+
 	return s
 }
 

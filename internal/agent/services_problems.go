@@ -42,6 +42,7 @@ func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []s
 		refused, dropped = "HNS has no load balancer, and new connections are neither refused nor dropped",
 			"are not dropped, because HNS cannot do that"
 	}
+
 	router := k8s.Router{Loopback: true}
 	for _, f := range sp.Frontends {
 		empty := router.Routes(sp, &f)[k8s.Outside].Empty
@@ -58,10 +59,12 @@ func emptyProblems(m mode.Mode, sp *k8s.ServicePort, why func() string) (out []s
 				text += ", but for those of this node and its pods"
 			}
 		}
+
 		if !slices.Contains(out, text) {
 			out = append(out, text)
 		}
 	}
+
 	return out
 }
 
@@ -146,7 +149,8 @@ func (a *Agent) serviceOf(ref k8s.Ref) (k8s.ServiceName, bool) {
 		return n, true
 	}
 	i := strings.LastIndexByte(ref.Name, '-')
-	return k8s.ServiceName{Namespace: ref.Namespace, Name: ref.Name[:max(i, 0)]}, ref.Kind == k8s.KindEndpointSlice && i > 0
+	name := k8s.ServiceName{Namespace: ref.Namespace, Name: ref.Name[:max(i, 0)]}
+	return name, ref.Kind == k8s.KindEndpointSlice && i > 0
 }
 
 // listenerProblems returns, by namespace/name:port, the processes of the node whose listening port a Service

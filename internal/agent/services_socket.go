@@ -35,8 +35,11 @@ func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
 
 // Services asks for Service ports and what they have counted.
 func (c *Caller) Services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
-	q := url.Values{"namespace": {f.Namespace}, "name": {f.Name}, "protocol": {f.Protocol}, "port": {strconv.Itoa(int(f.Port))},
-		"connections": {strconv.FormatBool(f.Connections)}}
+	q := url.Values{
+		"namespace": {f.Namespace}, "name": {f.Name},
+		"protocol": {f.Protocol}, "port": {strconv.Itoa(int(f.Port))},
+		"connections": {strconv.FormatBool(f.Connections)},
+	}
 	if f.VIP.IsValid() {
 		q.Set("vip", f.VIP.String())
 	}

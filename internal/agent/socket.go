@@ -88,8 +88,10 @@ type errTaken struct {
 }
 
 func (e *errTaken) Error() string {
-	return fmt.Sprintf("cannot listen on %s, because another user's program holds the name: nkp serves Services without it and tries again, but its commands "+
-		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)", e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
+	return fmt.Sprintf("cannot listen on %s, because another user's program holds the name: "+
+		"nkp serves Services without it and tries again, but its commands "+
+		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)",
+		e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 
 // handler returns the handler of all requests. GET changes nothing, POST sends a probe or sets the log level,
@@ -195,7 +197,9 @@ const (
 )
 
 func newCaller(path string, remote bool, dial func(context.Context) (net.Conn, error)) *Caller {
-	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}
 	if remote {
 		t.MaxConnsPerHost, t.IdleConnTimeout = remoteConns, remoteIdle
 	}
@@ -276,7 +280,8 @@ func printable(text []byte) []byte {
 			case 'b', 'f', 'r':
 				r = utf8.RuneError
 			case 'u':
-				if n, err := strconv.ParseUint(string(text[2:min(6, len(text))]), 16, 16); err == nil && len(text) >= 6 {
+				digits := string(text[2:min(6, len(text))])
+				if n, err := strconv.ParseUint(digits, 16, 16); err == nil && len(text) >= 6 {
 					if size = 6; !keep(rune(n)) && !utf16.IsSurrogate(rune(n)) {
 						r = utf8.RuneError
 					}

@@ -58,7 +58,8 @@ func (a *Agent) startedUp() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	a.log.Info("Services are programmed for the first time", "mode", a.mode, "took", ms(b.inStep), "findingTheDataPlane", ms(b.chosen),
+	a.log.Info("Services are programmed for the first time",
+		"mode", a.mode, "took", ms(b.inStep), "findingTheDataPlane", ms(b.chosen),
 		"source", ms(b.synced-b.chosen), "model", ms(b.model-b.synced), "programming", ms(b.inStep-b.model))
 }
 

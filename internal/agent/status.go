@@ -87,40 +87,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	defer cancel()
 	err := a.ask(wait, func() {
 		active, nodeIPs = a.planes, a.model.Node.IPs
-		if a.leftovers != "" {
-			warnings = append(warnings, a.leftovers)
-		}
-		if a.hostPlaneOff != "" {
-			warnings = append(warnings, a.hostPlaneOff)
-		}
-		s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
-		if files, ok := a.source.(interface{ Revision() string }); ok {
-			// in this order: a revision is named after its changes are in the box
-			if r := files.Revision(); a.delivered && a.box.empty() {
-				s.Source.Revision = r
-			}
-		}
-		s.ServicePorts = len(a.model.Ports)
-		for _, sp := range a.model.Ports {
-			s.Endpoints += len(sp.ClusterEndpoints)
-		}
-		for _, n := range a.model.Skipped {
-			s.Skipped = append(s.Skipped, n.String())
-		}
-		for _, e := range a.problems.Errors {
-			s.Source.Errors = append(s.Source.Errors, e.String())
-		}
-		if a.synced && !a.delivered {
-			warnings = append(warnings,
-				"nothing is programmed yet: waiting for the node's spec.podCIDRs (--detect-local-mode "+
-					"NodeCIDR)")
-		}
-		if w := a.servedServer(); w != "" {
-			warnings = append(warnings, w)
-		}
-		for _, w := range slices.Concat(a.problems.Warnings, a.model.Warnings) {
-			warnings = append(warnings, w.String())
-		}
+		warnings = a.loopStatus(&s)
 	})
 
 	switch {
@@ -183,4 +150,46 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 
 	s.Warnings = append([]string{}, slices.Concat(a.sysctls, a.checks.Failures(), warnings)...)
 	return s, nil
+}
+
+// loopStatus sets what the status has of the source and the model, and returns their warnings. It must be
+// called on the loop.
+func (a *Agent) loopStatus(s *Status) (warnings []string) {
+	if a.leftovers != "" {
+		warnings = append(warnings, a.leftovers)
+	}
+	if a.hostPlaneOff != "" {
+		warnings = append(warnings, a.hostPlaneOff)
+	}
+
+	s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
+	if files, ok := a.source.(interface{ Revision() string }); ok {
+		// in this order: a revision is named after its changes are in the box
+		if r := files.Revision(); a.delivered && a.box.empty() {
+			s.Source.Revision = r
+		}
+	}
+	for _, e := range a.problems.Errors {
+		s.Source.Errors = append(s.Source.Errors, e.String())
+	}
+
+	s.ServicePorts = len(a.model.Ports)
+	for _, sp := range a.model.Ports {
+		s.Endpoints += len(sp.ClusterEndpoints)
+	}
+	for _, n := range a.model.Skipped {
+		s.Skipped = append(s.Skipped, n.String())
+	}
+
+	if a.synced && !a.delivered {
+		warnings = append(warnings, "nothing is programmed yet: waiting for the node's spec.podCIDRs "+
+			"(--detect-local-mode NodeCIDR)")
+	}
+	if w := a.servedServer(); w != "" {
+		warnings = append(warnings, w)
+	}
+	for _, w := range slices.Concat(a.problems.Warnings, a.model.Warnings) {
+		warnings = append(warnings, w.String())
+	}
+	return warnings
 }

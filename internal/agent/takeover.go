@@ -123,7 +123,9 @@ func (a *Agent) awaitHostPlane(ctx context.Context) (m mode.Mode) {
 				}
 			case a.mode != mode.OVS || p == nil:
 				m = a.mode
-			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool { return !f.InStep }):
+			case !slices.ContainsFunc(p.Detail().Families, func(f fallback.FamilyStatus) bool {
+				return !f.InStep
+			}):
 				m = mode.Mode(a.planes.all[1].label)
 			}
 		})

@@ -146,7 +146,8 @@ func (a *Agent) listeners(q trace.Question, r *trace.Result) (steps []string) {
 	for _, c := range a.ports.Conflicts() {
 		if c.Service.ServiceName == r.Port.ServiceName && c.Service.Port == r.Port.Port &&
 			c.Type == r.Frontend && c.Port == q.To.Port() &&
-			c.Service.Protocol == q.Protocol && (!c.Address.IsValid() || c.Address == q.To.Addr()) && !slices.Contains(steps, c.String()) {
+			c.Service.Protocol == q.Protocol && (!c.Address.IsValid() || c.Address == q.To.Addr()) &&
+			!slices.Contains(steps, c.String()) {
 			steps = append(steps, c.String())
 		}
 	}

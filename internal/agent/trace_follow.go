@@ -47,7 +47,8 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 		return nil, a.notSynced()
 	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		return nil, errors.New(bridge.Gone(db))
-	case db != nil && (now.fallback == nil || OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(&model), db, &model, q, r)):
+	case db != nil && (now.fallback == nil ||
+		OnBridge(now.fallback.Detail().Scope, now.bridge.NodeBeside(&model), db, &model, q, r)):
 		if err := now.bridge.Answers(ctx); err != nil {
 			return nil, err
 		}

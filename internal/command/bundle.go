@@ -32,8 +32,8 @@ is in it, what was cut (2 MiB a file, 16 MiB in all) and what could not be read.
 Services, pods and nodes are in it; credentials are not: nkp does not ask for them, and what looks like
 one is replaced by [redacted]. The file is for its owner only, and an existing file is never overwritten.
 Exit status: 0 written, 1 not written.`,
-		Example: "  nkp bundle\n  nkp bundle -f report.tar.gz\n  nkp bundle -f - | ssh admin@desk 'cat > " +
-			"report.tar.gz'",
+		Example: "  nkp bundle\n  nkp bundle -f report.tar.gz\n" +
+			"  nkp bundle -f - | ssh admin@desk 'cat > report.tar.gz'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			peers, err := on.peers(cmd)
 			switch {
@@ -55,7 +55,8 @@ Exit status: 0 written, 1 not written.`,
 	}
 
 	if on.nodes != nil {
-		on.nodes.adapt(cmd, "the node that the bundle is about", "Write one archive about a node for a bug report, without secrets",
+		on.nodes.adapt(cmd, "the node that the bundle is about",
+			"Write one archive about a node for a bug report, without secrets",
 			`bundle writes what nkp bundle does on a node to one .tar.gz on this machine; nkp bundle --help says what is
 in it. Exit status: 0 written, 1 not written.`,
 			"  kubectl nkp bundle --node node-1\n  kubectl nkp bundle --node node-1 -f report.tar.gz")
@@ -212,7 +213,9 @@ func (b *bundle) archive(dir string, now time.Time) (archive []byte, unread int,
 			continue
 		}
 		text := redact(p.text)
-		err = errors.Join(err, files.WriteHeader(&tar.Header{Name: dir + "/" + p.name, Mode: 0o600, Size: int64(len(text)), ModTime: now}))
+		err = errors.Join(err, files.WriteHeader(&tar.Header{
+			Name: dir + "/" + p.name, Mode: 0o600, Size: int64(len(text)), ModTime: now,
+		}))
 		_, failed := io.WriteString(files, text)
 		err = errors.Join(err, failed)
 	}

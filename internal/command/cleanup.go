@@ -41,11 +41,10 @@ run of nkp on this node put them there.`,
 			return s.runCleanup(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	s.use(cmd.Flags(), "mode", "network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name", "forward-healthcheck-vip",
-		"hns-state-file", groupSwitch, groupLayout, "config", "socket")
-	cmd.Flags().Lookup("mode").
-		Usage = "what to clean up: ovs, iptables, nftables, windows, or auto (what the last run on this " +
-		"node used, else the bridge)"
+	s.use(cmd.Flags(), "mode", "network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name",
+		"forward-healthcheck-vip", "hns-state-file", groupSwitch, groupLayout, "config", "socket")
+	cmd.Flags().Lookup("mode").Usage = "what to clean up: ovs, iptables, nftables, windows, or auto " +
+		"(what the last run on this node used, else the bridge)"
 	return cmd
 }
 
@@ -94,7 +93,8 @@ func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
 		}
 	}
 
-	if last := s.LastModes(); !slices.ContainsFunc(last, func(m mode.Mode) bool { return !slices.Contains(modes, m) }) {
+	left := func(m mode.Mode) bool { return !slices.Contains(modes, m) }
+	if !slices.ContainsFunc(s.LastModes(), left) {
 		if err := s.restoreSysctls(ctx, out); err != nil {
 			return err
 		}

@@ -32,7 +32,9 @@ const completionWait = 500 * time.Millisecond
 // completeServices returns a completion with what texts returns for each Service that the running agent
 // serves; nothing if none answers.
 func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, typed string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
+	return func(
+		cmd *cobra.Command, _ []string, typed string,
+	) (found []cobra.Completion, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 		defer cancel()
 		list, err := agent.NewCaller(s.Socket).Services(ctx, agent.ServiceFilter{})
@@ -56,7 +58,9 @@ func (s *settings) completeServicesFlags(cmd *cobra.Command) {
 	complete := s.completeServices(func(i *agent.ServiceInfo) []string {
 		return []string{i.Namespace + "/" + i.Name}
 	})
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(
+		cmd *cobra.Command, args []string, typed string,
+	) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -47,7 +47,8 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	var wrong []string
 	for _, e := range config.Validate(k) {
 		if flag := flagOf(e.Field); flag != "cluster-cidr" { // nkp accepts more ranges than kube-proxy
-			wrong = append(wrong, fmt.Sprintf("--%s: %s%s", flag, e.ErrorBody(), trace.DidYouMean(c.explicit[flag], enums[flag])))
+			wrong = append(wrong, fmt.Sprintf("--%s: %s%s",
+				flag, e.ErrorBody(), trace.DidYouMean(c.explicit[flag], enums[flag])))
 		}
 	}
 	if len(wrong) > 0 {
@@ -161,17 +162,20 @@ func (c *configuration) warnUnused(f *pflag.FlagSet) {
 					fmt.Sprintf("--proxy-mode %s does not choose the data plane of nkp; --mode does",
 						c.explicit[name]))
 			}
-		case c.explicit["proxy-mode"] == "ipvs" && (name == "ipvs-sync-period" || name == "ipvs-min-sync-period"):
+		case c.explicit["proxy-mode"] == "ipvs" &&
+			(name == "ipvs-sync-period" || name == "ipvs-min-sync-period"):
 		case isUnused:
 			unused = append(unused, "--"+name)
 		case c.replaces() && ofKubeProxy(name) && !c.flagWins(name):
 			replaced = append(replaced, "--"+name)
 		}
 	}
+
 	if len(unused) > 0 {
 		c.warnings = append(c.warnings,
 			"flags of kube-proxy that have no effect here: "+strings.Join(unused, ", "))
 	}
+
 	if len(replaced) > 0 {
 		c.warnings = append(c.warnings,
 			fmt.Sprintf("flags overridden by the KubeProxyConfiguration in %s, as in kube-proxy: %s",

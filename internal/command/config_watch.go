@@ -45,16 +45,19 @@ type configWatch struct {
 func (w *configWatch) run(ctx context.Context, restart func(error)) {
 	before := w.s.cfg.file
 	config.Watch(ctx, before.Path, before, func(now *config.File, err error) {
-		if err == nil && reflect.DeepEqual(now.KubeProxy, before.KubeProxy) && reflect.DeepEqual(now.Nkp, before.Nkp) {
+		if err == nil && reflect.DeepEqual(now.KubeProxy, before.KubeProxy) &&
+			reflect.DeepEqual(now.Nkp, before.Nkp) {
 			if w.set("") {
 				w.log.Info("the configuration file is valid again and matches the configuration in force",
 					"file", before.Path)
 			}
 			return
 		}
+
 		if err == nil {
 			err = w.s.try(now)
 		}
+
 		if err != nil {
 			text := fmt.Sprintf(
 				"the configuration file has changed and cannot be used; what it said before stays in "+
@@ -66,6 +69,7 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 			}
 			return
 		}
+
 		w.log.Info("the configuration file has changed: restarting nkp; Services are served meanwhile",
 			"file", before.Path)
 		restart(errRestart)

@@ -80,11 +80,13 @@ func (on *target) diff(cmd *cobra.Command, o *output) (equal bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	answers := askAll(cmd.Context(), peers, on.timeout(), func(ctx context.Context, c *agent.Caller) (*diffView, error) {
+	ask := func(ctx context.Context, c *agent.Caller) (*diffView, error) {
 		text, err := c.Diff(ctx)
 		view := newDiffView(text)
 		return &view, err
-	})
+	}
+	answers := askAll(cmd.Context(), peers, on.timeout(), ask)
+
 	equal = true
 	for _, a := range answers {
 		if a.Answer == nil {

@@ -32,6 +32,7 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 	case "node-mac":
 		return []mode.Mode{mode.OVS, mode.Windows}
 	}
+
 	switch group := f.Annotations[groupKey]; {
 	case len(group) == 0:
 	case group[0] == groupSwitch, group[0] == groupLayout:
@@ -50,7 +51,8 @@ func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
 		of := modesOf(c.flags.Lookup(name))
 		switch {
-		case of == nil || slices.ContainsFunc(modes, func(m mode.Mode) bool { return slices.Contains(of, m) }):
+		case of == nil ||
+			slices.ContainsFunc(modes, func(m mode.Mode) bool { return slices.Contains(of, m) }):
 		case ofKubeProxy(name):
 			kubeProxy = append(kubeProxy, "--"+name)
 		default:
@@ -88,6 +90,7 @@ func (c *configuration) checkAgent() error {
 	if len(unused) == 0 {
 		return nil
 	}
-	return usageError("without effect: %s. The running agent answers by its own settings; pass --kubeconfig or --manifests to compare with others, or leave these out",
+	return usageError("without effect: %s. The running agent answers by its own settings; "+
+		"pass --kubeconfig or --manifests to compare with others, or leave these out",
 		strings.Join(unused, ", "))
 }

@@ -89,7 +89,8 @@ func (s *settings) runFlags(f *pflag.FlagSet) {
 // use gives a command some flags of run, by their names or groups.
 func (s *settings) use(f *pflag.FlagSet, namesOrGroups ...string) {
 	s.flags.VisitAll(func(flag *pflag.Flag) {
-		if slices.Contains(namesOrGroups, flag.Name) || slices.Contains(namesOrGroups, flag.Annotations[groupKey][0]) {
+		if slices.Contains(namesOrGroups, flag.Name) ||
+			slices.Contains(namesOrGroups, flag.Annotations[groupKey][0]) {
 			f.AddFlag(flag)
 		}
 	})
@@ -217,7 +218,8 @@ func (s *settings) windowsFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.RootEndpointName, "root-hnsendpoint-name", "", "HNS endpoint of the host (default: cbr0)")
 	f.BoolVar(&o.ForwardHealthCheckVIP, "forward-healthcheck-vip", false,
 		"forward health checks of load balancers to --root-hnsendpoint-name")
-	f.StringVar(&o.StateFile, "hns-state-file", "", `where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
+	f.StringVar(&o.StateFile, "hns-state-file", "",
+		`where nkp remembers which HNS objects are its own (default: %ProgramData%\nkp\hns.json)`)
 	f.BoolVar(&o.TakeOver, "hns-take-over", false,
 		"when nkp starts, delete the load balancers that kube-proxy left in HNS for Services that are "+
 			"gone; nkp diff --hns-take-over lists them")
@@ -246,6 +248,7 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 		"serve only Services whose label service.kubernetes.io/service-proxy-name has this value")
 	f.StringVar(&s.Uplink, "uplink-port", "",
 		"port that leads out of the node, by name or OpenFlow number (default: port 1)")
+
 	f.Var(addrFlag(&s.PrimaryIP), "bind-address",
 		"address of this node in place of its Node object's of that family; nothing listens there (0.0.0.0 "+
 			"and ::: the Node object's)")
@@ -256,9 +259,11 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 			"Windows of the interface that has the node's address")
 	f.Var(macFlag(&s.GatewayMAC), "gateway-mac",
 		"MAC of the router behind the uplink (default: the next hop of the bridge's default route)")
+
 	f.Var(addrsFlag(&s.HairpinIPs), "hairpin-ip",
 		"addresses, one of each family, that stand for a client which is its own endpoint; they must be "+
 			"free on the bridge")
+
 	f.Var(prefixesFlag(&s.DetectLocal.CIDRs), "cluster-cidr",
 		"pod address ranges of the cluster, comma-separated: clients in them are pods")
 	f.StringVar((*string)(&s.DetectLocal.Mode), "detect-local-mode", string(k8s.DetectByClusterCIDR),
@@ -268,9 +273,11 @@ func (s *settings) nodeFlags(f *pflag.FlagSet) {
 		"bridge of the pods, for --detect-local-mode BridgeInterface: the one of --bridge")
 	f.StringVar(&s.podPrefix, "pod-interface-name-prefix", "",
 		"name prefix of the pods' interfaces, for --detect-local-mode InterfaceNamePrefix")
+
 	f.Var(prefixesFlag(&s.ServiceCIDRs), "service-cidr",
 		"Service address ranges, comma-separated (default: ServiceCIDR objects; neither counts with "+
 			"--service-proxy-name)")
+
 	f.StringVar(&s.portsFile, "ports", "",
 		"JSON file of pods on the bridge: {\"10.0.0.11\": {\"ofport\": 11, \"mac\": \"02:00:00:00:00:11\"}}")
 }
@@ -289,11 +296,16 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 			"off, or auto (ovs where the node's address is on the bridge, and nftables for the rest; "+
 			"iptables instead of nftables where iptables drops what only it can accept, or the kernel "+
 			"lacks something)")
-	f.Var((*config.Gates)(&s.gates), "feature-gates", "kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+config.GateExternalIPs+" (default true), and names the others in a warning")
+
+	f.Var((*config.Gates)(&s.gates), "feature-gates",
+		"kube-proxy's feature gates, comma-separated NAME=true|false; nkp supports "+
+			config.GateExternalIPs+" (default true), and names the others in a warning")
 	f.BoolVar(&s.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
+
 	f.StringVar((*string)(&s.LocalDelivery), "local-delivery", string(bridge.DeliverAuto),
 		"Service packets to pods on this bridge: on (straight), off (through the gateway), auto (straight, "+
 			"unless policy sits in the gateway)")
+
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate,
 		"packets per second that may be refused with an answer; the rest are dropped")
 	f.Var(guardsFlag(&s.Guards), "port-reuse-guards",
@@ -301,18 +313,21 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 			"and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian "+
 			"12's userspace datapath can)")
 	f.Lookup("port-reuse-guards").NoOptDefVal = string(bridge.GuardsOn)
+
 	f.Var(servicesFlag(&s.SkipServices), "skip-services",
 		"Services, comma-separated, that another program of the node serves, for example "+
 			"kube-system/kube-dns beside NodeLocal DNSCache: none of their addresses is served or refused")
 	f.BoolVar(&s.servesLBs, "load-balancer-addresses", true,
 		"serve the addresses of load balancers (status.loadBalancer) in the node; false: leave them to the "+
 			"load balancer, for example to the servicelb of K3s, which sets no ipMode")
+
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit,
 		"clients that session affinity remembers of each Service port on the bridge; further ones get an "+
 			"endpoint by the hash of their address")
 	f.Uint32Var(&s.AffinityNodeLimit, "affinity-limit-node", bridge.DefaultAffinityNodeLimit,
 		"clients that session affinity remembers of all Service ports on the bridge together; each takes "+
 			"about 1 kB of ovs-vswitchd's memory")
+
 	f.IntVar(&s.Limits.Service, "cost-limit", k8s.DefaultLimits.Service,
 		"flows, rules or elements that one Service may take, and each of its ports in one family an eighth "+
 			"of it; a larger Service is not served, and named in a warning and an Event (0: no limit)")
@@ -321,6 +336,7 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 	f.IntVar(&s.Limits.Node, "cost-limit-node", k8s.DefaultLimits.Node,
 		"the same for all Services of the node; the newest of the largest namespace that do not fit are "+
 			"not served")
+
 	f.BoolVar(&s.Counters, "service-counters", true,
 		"count connections, packets and bytes of every Service port on the bridge, by three flows each "+
 			"(nkp services)")

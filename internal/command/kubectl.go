@@ -45,8 +45,8 @@ func newPlugin(stdout, stderr io.Writer) *cobra.Command {
 		Short: "nkp on the nodes of a cluster",
 		Long: `kubectl nkp asks the agents of nkp on a cluster's nodes. It finds nkp's pods, runs "nkp connect" in them as kubectl exec does, and prints
 the answers. You need the right to list pods and nodes, and to create and get pods/exec in nkp's namespace. It changes nothing.`,
-		Example: "  kubectl nkp status\n  kubectl nkp services web\n  kubectl nkp trace --from " +
-			"pod/client --to svc/web:http --live",
+		Example: "  kubectl nkp status\n  kubectl nkp services web\n" +
+			"  kubectl nkp trace --from pod/client --to svc/web:http --live",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl nkp"},
 		Args:        cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,7 +58,8 @@ the answers. You need the right to list pods and nodes, and to create and get po
 		// kubectl completes by completionName
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	prepareRoot(root, stdout, stderr, newStatus(clusterNodes()), newServices(clusterNodes()), newTrace(clusterNodes()),
+	prepareRoot(root, stdout, stderr,
+		newStatus(clusterNodes()), newServices(clusterNodes()), newTrace(clusterNodes()),
 		newDiff(clusterNodes()), newUI(clusterNodes()), newBundle(clusterNodes()), newVersion())
 	return root
 }

@@ -114,9 +114,10 @@ func (s *settings) checkBridgeFlags() error {
 	if len(given) == 0 {
 		return nil
 	}
-	return fmt.Errorf("there is no Open vSwitch here (nothing in %s), but %s is for a bridge: install Open vSwitch, name its database with --ovsdb, "+
-		"or choose: --mode iptables, or --mode auto for a bridge where there is one and nftables or "+
-		"iptables where there is none; nothing was changed", dir, strings.Join(given, ", "))
+	return fmt.Errorf("there is no Open vSwitch here (nothing in %s), but %s is for a bridge: "+
+		"install Open vSwitch, name its database with --ovsdb, or choose: --mode iptables, "+
+		"or --mode auto for a bridge where there is one and nftables or iptables where there is none; "+
+		"nothing was changed", dir, strings.Join(given, ", "))
 }
 
 // meansBridge reports whether the command line names a bridge that has to exist: with --mode auto only where

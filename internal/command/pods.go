@@ -77,8 +77,8 @@ func writePods(out io.Writer, list *agent.PodList) error {
 			vlan += " trunk " + strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Trunks), " ", ","), "[]")
 		}
 
-		t.row(p.Port, strconv.Itoa(int(p.OFPort)), cmp.Or(p.IfaceID, "-"), cmp.Or(strings.Join(addresses, " "), "-"),
-			cmp.Or(p.MAC, "-"), vlan, p.Link, p.State)
+		t.row(p.Port, strconv.Itoa(int(p.OFPort)), cmp.Or(p.IfaceID, "-"),
+			cmp.Or(strings.Join(addresses, " "), "-"), cmp.Or(p.MAC, "-"), vlan, p.Link, p.State)
 		for _, problem := range p.Problems {
 			t.below("PROBLEM: " + problem)
 		}

@@ -35,19 +35,23 @@ type process struct {
 // processFlags defines the flags about the process: nkp's own, and kube-proxy's.
 func (s *settings) processFlags(f *pflag.FlagSet) {
 	p := &s.process
+
 	f.Var(socketFlag(&s.Socket), "socket", socketUsage)
 	f.BoolVar(&s.ConfigureBridge, "configure-bridge", false, "enable OpenFlow15 on the bridge if it is not")
 	f.DurationVar(&p.wait, "ovs-wait", time.Minute, "how long to wait for the bridge at the start")
 	f.DurationVar(&s.AuditPeriod, "audit-period", s.AuditPeriod,
 		"how often the whole switch is read back and compared")
 	f.BoolVar(&s.AllowStateful, "allow-stateful-policies", false,
-		"start where flows of others use conntrack on packets that nkp passes on, without a warning: "+bridge.Consequence)
+		"start where flows of others use conntrack on packets that nkp passes on, without a warning: "+
+			bridge.Consequence)
+
 	f.StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.cfg.writeTo, "write-config-to", "",
 		"write the configuration that is in force to this file, and end")
 	f.StringVar(&p.logFormat, "logging-format", "text", "text or json")
 	f.Uint32VarP(&p.verbosity, "v", "v", 0,
 		"kube-proxy's log verbosity: 4 and more is --log-level debug, unless that is given")
+
 	f.BoolVar(&p.asService, "windows-service", false,
 		"run under the Windows service manager, and log to the event log")
 	f.IntVar(&p.oomScoreAdj, "oom-score-adj", -999,
@@ -57,6 +61,7 @@ func (s *settings) processFlags(f *pflag.FlagSet) {
 	f.BoolVar(&p.cleanup, "cleanup", false, "do as nkp cleanup does, and end")
 	f.StringVar(&p.version, "version", "false", "print the version, and end")
 	f.Lookup("version").NoOptDefVal = "true"
+
 	f.IntVar(&p.healthzPort, "healthz-port", config.HealthzPort,
 		"port for --healthz-bind-address where that has none; 0: no such server")
 	f.IntVar(&p.metricsPort, "metrics-port", config.MetricsPort,

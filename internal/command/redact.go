@@ -22,8 +22,11 @@ var secrets = []struct {
 }
 
 // telling are the names of credentials, of kubeconfigs and others.
-var telling = []string{"token", "passw", "pwd", "passphrase", "secret", "credential", "api-key", "api_key", "apikey", "private-key",
-	"private_key", "privatekey", "authorization", "key-data", "certificate-data", "authority-data"}
+var telling = []string{
+	"token", "passw", "pwd", "passphrase", "secret", "credential", "api-key", "api_key", "apikey",
+	"private-key", "private_key", "privatekey", "authorization", "key-data",
+	"certificate-data", "authority-data",
+}
 
 var (
 	pem = regexp.MustCompile(`(?s)-----BEGIN .*?(?:-----END [^-]*-----|\z)`)
@@ -46,7 +49,8 @@ func redact(text string) string {
 	for line := range strings.Lines(pem.ReplaceAllString(text, redacted)) {
 		lower := strings.ToLower(line)
 		for _, s := range secrets {
-			if !slices.ContainsFunc(s.hints, func(hint string) bool { return strings.Contains(lower, hint) }) {
+			hinted := func(hint string) bool { return strings.Contains(lower, hint) }
+			if !slices.ContainsFunc(s.hints, hinted) {
 				continue
 			}
 			line = s.ReplaceAllStringFunc(line, func(match string) string {

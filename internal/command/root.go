@@ -86,7 +86,9 @@ var commandGroups = []struct {
 	names []string
 }{
 	{"Serve Services", []string{"run", "cleanup", "windows-service"}},
-	{"Look at a node", []string{"status", "services", "pods", "flows", "trace", "diff", "ui", "bundle", "log-level", "hns-selftest"}},
+	{"Look at a node", []string{
+		"status", "services", "pods", "flows", "trace", "diff", "ui", "bundle", "log-level", "hns-selftest",
+	}},
 	{"Plan", []string{"plan"}},
 }
 
@@ -97,8 +99,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Kubernetes Services inside Open vSwitch",
 		Long: `nkp does kube-proxy's job inside Open vSwitch: it follows Services and EndpointSlices and programs the bridge
 over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command it runs ("nkp run").`,
-		Example: "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n  nkp run --manifests " +
-			"services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
+		Example: "  nkp run --kubeconfig /etc/nkp/kubeconfig --bridge br-int\n" +
+			"  nkp run --manifests services.yaml --bridge br-int\n  nkp plan --manifests services.yaml",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -108,7 +110,8 @@ over OpenFlow 1.5 with a conntrack pipeline and select groups. Without a command
 		},
 	}
 	root.Flags().AddFlagSet(run.Flags())
-	prepareRoot(root, stdout, stderr, run, newPlan(), newDiff(thisMachine()), newStatus(thisMachine()), newServices(thisMachine()),
+	prepareRoot(root, stdout, stderr,
+		run, newPlan(), newDiff(thisMachine()), newStatus(thisMachine()), newServices(thisMachine()),
 		newTrace(thisMachine()), newUI(thisMachine()), newPods(), newFlows(), newBundle(thisMachine()),
 		newLogLevel(), newCleanup(), newVersion(), newWindowsService(), newHNSSelftest(), newConnect())
 	return root

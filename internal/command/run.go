@@ -214,12 +214,15 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 	if err != nil {
 		return nil, err
 	}
+
 	s.waiting.Say("the database of Open vSwitch, " + s.OVSDB)
+
 	for said := false; ; said = true {
 		db, err := ovsdb.Connect(ctx, opts)
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
 		}
+
 		path, local := strings.CutPrefix(s.OVSDB, "unix:")
 		dir := filepath.Dir(path)
 		if _, missing := os.Stat(dir); local && errors.Is(missing, fs.ErrNotExist) {
@@ -228,9 +231,11 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 					"--ovsdb",
 				err, dir)
 		}
+
 		if !said {
 			log.Info("waiting for the database of Open vSwitch", "ovsdb", s.OVSDB, "because", err)
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil, err

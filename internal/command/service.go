@@ -84,8 +84,9 @@ load balancers and the metrics of other nodes need a rule of the firewall; deplo
 	}
 	f := cmd.Flags()
 	serviceFlags(f, &c)
-	f.StringVar(&c.Directory, "directory", "", "where the program is copied to; only administrators may be able to change or "+
-		"replace it (default: nkp in %ProgramFiles%)")
+	f.StringVar(&c.Directory, "directory", "",
+		"where the program is copied to; only administrators may be able to change or replace it "+
+			"(default: nkp in %ProgramFiles%)")
 	f.StringSliceVar(&c.DependsOn, "depends-on", []string{"hns"},
 		"services that must run first, comma-separated; empty: none")
 	return cmd
@@ -107,8 +108,8 @@ func newServiceUpgrade() *cobra.Command {
 		Long: `upgrade replaces the program of the service by this one or by --binary, and keeps its flags and settings. The new program must
 accept the flags of the service. The old one stays beside it as nkp.exe.old, and is restored if the new one does not serve within
 --timeout. The load balancers in HNS serve meanwhile.`,
-		Example: "  nkp windows-service upgrade\n  nkp windows-service upgrade --binary " +
-			"nkp-windows-amd64.exe --sha256 CHECKSUM",
+		Example: "  nkp windows-service upgrade\n" +
+			"  nkp windows-service upgrade --binary nkp-windows-amd64.exe --sha256 CHECKSUM",
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Out = cmd.OutOrStdout()

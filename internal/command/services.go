@@ -66,14 +66,15 @@ the most packets first. On a terminal each list replaces the one before, and col
 
 	f := cmd.Flags()
 	if on.nodes != nil {
-		on.nodes.adapt(cmd, "only this node", "List the Service ports of all nodes with endpoints, problems and counters",
+		on.nodes.adapt(cmd, "only this node",
+			"List the Service ports of all nodes with endpoints, problems and counters",
 			`services asks the agents of all nodes for the Service ports that they serve, one line for each port and
 family: its frontends, how many of its endpoints are in force, and what went through it on all nodes
 together. Nodes that serve it otherwise, by traffic policy, topology or a problem, have a line of their
 own, and NODES then has their names. nkp services --help explains the columns. Exit status: 0 all nodes
 answered, 1 not all did, or none serves the Service.`,
-			"  kubectl nkp services\n  kubectl nkp services web -o wide\n  kubectl nkp services -A --node "+
-				"node-1")
+			"  kubectl nkp services\n  kubectl nkp services web -o wide\n"+
+				"  kubectl nkp services -A --node node-1")
 		f.BoolVarP(&v.all, "all-namespaces", "A", false,
 			"Services of all namespaces (default: that of --namespace, or the kubeconfig's)")
 	} else {

@@ -33,9 +33,10 @@ func (v *servicesView) nodes(ctx context.Context, peers []peer, out, errOut io.W
 	if v.filter.Namespace == "" && !v.all {
 		v.filter.Namespace = v.on.nodes.namespace
 	}
-	answers := askAll(ctx, peers, v.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) {
+	ask := func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) {
 		return c.Services(ctx, v.filter)
-	})
+	}
+	answers := askAll(ctx, peers, v.on.timeout(), ask)
 	list := mergeServices(answers)
 	if v.output.data() {
 		err = v.output.write(out, list)

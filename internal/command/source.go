@@ -68,7 +68,8 @@ func (s *settings) apiSource() (*apiserver.Source, error) {
 
 func (s *settings) apiOptions() apiserver.Options {
 	o := s.api
-	o.Kubeconfig, o.Master, o.NodeName, o.ServiceProxyName = s.kubeconfig, s.master, s.NodeName, s.ServiceProxyName
+	o.Kubeconfig, o.Master = s.kubeconfig, s.master
+	o.NodeName, o.ServiceProxyName = s.NodeName, s.ServiceProxyName
 	o.UserAgent = "nkp/" + agent.Version
 	return o
 }

@@ -36,9 +36,10 @@ served without an agent, too. Exit status: 0 in step (--strict: and nothing is w
 			if !f.watch.on {
 				return f.run(cmd.Context(), peers, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
-			return f.watch.follow(cmd.Context(), cmd.OutOrStdout(), &f.output, func(out io.Writer, _ int) error {
+			printStatus := func(out io.Writer, _ int) error {
 				return f.print(cmd.Context(), out, f.ask(cmd.Context(), peers))
-			})
+			}
+			return f.watch.follow(cmd.Context(), cmd.OutOrStdout(), &f.output, printStatus)
 		},
 	}
 
@@ -125,9 +126,8 @@ func (f *statusFlags) run(ctx context.Context, peers []peer, out, errOut io.Writ
 // ask asks the agents, and if all nodes are asked which ones have none.
 func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
 	s := &clusterStatus{WithoutNkp: []string{}}
-	s.Nodes = askAll(ctx, peers, f.on.timeout(), func(ctx context.Context, c *agent.Caller) (*agent.Status, error) {
-		return c.Status(ctx)
-	})
+	ask := func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) }
+	s.Nodes = askAll(ctx, peers, f.on.timeout(), ask)
 	if f.on.nodes == nil || f.on.nodes.node != "" {
 		return s
 	}
@@ -174,7 +174,8 @@ func (f *statusFlags) well(st *agent.Status) bool {
 		return false
 	}
 	planes := planesOf(st)
-	if !st.Source.Synced || len(planes) == 0 || slices.ContainsFunc(planes, func(p planeState) bool { return !p.inStep }) {
+	behind := func(p planeState) bool { return !p.inStep }
+	if !st.Source.Synced || len(planes) == 0 || slices.ContainsFunc(planes, behind) {
 		return false
 	}
 	return !f.strict || len(statusProblems(st, time.Now())) == 0

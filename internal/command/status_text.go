@@ -148,10 +148,12 @@ func (t *statusText) start(s *agent.StartStatus) {
 	}
 	parts := []string{fmt.Sprintf("data plane detected at %.2f s", s.Chosen/1000)}
 	for _, l := range s.Lists {
-		parts = append(parts, fmt.Sprintf("%s list at %.2f s (%d, %.1f MB)", l.Kind, l.Milli/1000, l.Objects, float64(l.Bytes)/1e6))
+		parts = append(parts, fmt.Sprintf("%s list at %.2f s (%d, %.1f MB)",
+			l.Kind, l.Milli/1000, l.Objects, float64(l.Bytes)/1e6))
 	}
-	t.line("start", "took %.2f s: %s, lists complete at %.2f s, model %.2f s, programming %.2f s", s.InStep/1000, strings.Join(parts, ", "),
-		s.Synced/1000, (s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
+	t.line("start", "took %.2f s: %s, lists complete at %.2f s, model %.2f s, programming %.2f s",
+		s.InStep/1000, strings.Join(parts, ", "), s.Synced/1000,
+		(s.Model-s.Synced)/1000, (s.InStep-s.Model)/1000)
 }
 
 // pending prints the changes that are not in force yet. Without a change of an object, the switch, the kernel
@@ -181,7 +183,8 @@ func (t *statusText) bridge(s *bridge.Status) {
 		t.bridgeFacts(s)
 	}
 	if d := &s.Database; d.AwaySince != nil {
-		t.problem("DATABASE", "%s does NOT answer since %s: %s; the last known ports and settings stay in use, and ovs-vswitchd may wait for it, too: look at ovsdb-server first",
+		t.problem("DATABASE", "%s does NOT answer since %s: %s; the last known ports and settings "+
+			"stay in use, and ovs-vswitchd may wait for it, too: look at ovsdb-server first",
 			d.Endpoint, t.since(*d.AwaySince), d.LastError)
 	}
 	t.channel(s)
@@ -197,8 +200,9 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	if s.Bridge.LocalDelivery {
 		delivery = "straight"
 	}
-	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)", s.Bridge.Name, s.Bridge.Datapath,
-		s.Bridge.OVSVersion, s.Bridge.Uplink, count(s.Bridge.Pods, "pod address"), delivery)
+	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)",
+		s.Bridge.Name, s.Bridge.Datapath, s.Bridge.OVSVersion, s.Bridge.Uplink,
+		count(s.Bridge.Pods, "pod address"), delivery)
 	if s.Decide {
 		t.line("others",
 			"flows of others in table 0 decide where direct packets go, and those to endpoints of Services")
@@ -253,8 +257,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	if p := &s.Programming; p.Changes == 0 {
 		t.line("programming", "no change yet")
 	} else {
-		t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"),
-			p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
+		t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms",
+			count(p.Changes, "change"), p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
 	}
 
 	if n := s.Affinity.Clients; n > 0 {
@@ -292,7 +296,8 @@ func (t *statusText) fallback(s *fallback.Status) {
 		case !f.InStep:
 			step = fmt.Sprintf("the rules are NOT as they should be yet (%d Service ports wait)", f.Pending)
 		case !f.Compared.IsZero():
-			step = "all is programmed; the rules were as they should be when read back at " + t.since(f.Compared)
+			step = "all is programmed; the rules were as they should be when read back at " +
+				t.since(f.Compared)
 		}
 
 		if !f.LastSync.IsZero() {
@@ -338,6 +343,7 @@ func (t *statusText) hns(s *windows.Status) {
 	if s.HNSVersion != "" {
 		t.line("HNS features", "%s", strings.Trim(fmt.Sprintf("%+v", s.Features), "{}"))
 	}
+
 	step := "yes"
 	if !s.InStep {
 		step = "NO: " + s.Why
@@ -346,8 +352,10 @@ func (t *statusText) hns(s *windows.Status) {
 		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v",
 			s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
 	}
+
 	t.line("in step", "%s", step)
 	t.programming(&s.Programming)
+
 	for _, w := range s.Waiting {
 		t.problem("WAITING", "%s", w)
 	}

@@ -81,7 +81,8 @@ Exit status: 0 explained, 1 no answer, what is installed does not agree or the p
 	fs := cmd.Flags()
 	f.flags(cmd)
 	if on.nodes != nil {
-		on.nodes.adapt(cmd, "node to ask (default: the client's)", "Explain on the client's node what happens to a packet",
+		on.nodes.adapt(cmd, "node to ask (default: the client's)",
+			"Explain on the client's node what happens to a packet",
 			`trace asks the agent of the client's node what happens to the first packet of a connection, as nkp trace
 does there (nkp trace --help has the details). The client's node is that of the pod, or the node that
 has the address or a pod with it. A client outside of the cluster has none: name the node that its
@@ -326,7 +327,8 @@ func (s *settings) traceHere(
 		return r, s.CompareRules(ctx, c.Mode, serving.Everything, model, q, r)
 	}
 
-	if scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw)); ok && !agent.OnBridge(scope.String(), cluster.NodeBeside, sw, model, q, r) {
+	scope, ok := s.IPTablesScope(s.HostTrafficFor(model, sw))
+	if ok && !agent.OnBridge(scope.String(), cluster.NodeBeside, sw, model, q, r) {
 		m, off := s.hostMode(ctx, scope)
 		if m == "" {
 			return nil, fmt.Errorf("no data plane of nkp's serves the node's own traffic: %s", off)

@@ -26,8 +26,10 @@ const (
 // followPacket asks the agent again and again what becomes of the packets that r explains, for a time or
 // until the context ends, and sets r.Follow. It calls begin after the first look: what comes from then on is
 // counted. It calls say with each line that is new.
-func followPacket(ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, limit time.Duration, begin func(),
-	say func(string)) error {
+func followPacket(
+	ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, limit time.Duration,
+	begin func(), say func(string),
+) error {
 	ask.From, ask.To, ask.Protocol = r.Packet.From, r.Packet.To, string(r.Packet.Protocol)
 	look := func(ctx context.Context) (*trace.Sample, error) {
 		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)

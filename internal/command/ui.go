@@ -106,7 +106,9 @@ func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
 				agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
 		},
 		Trace: func(ctx context.Context, q ui.TraceQuery) (any, error) {
-			return caller.Trace(ctx, trace.Request{From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live, Probe: q.Probe})
+			return caller.Trace(ctx, trace.Request{
+				From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live, Probe: q.Probe,
+			})
 		},
 		TableBase: tableBase,
 	}

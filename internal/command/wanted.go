@@ -76,7 +76,8 @@ func (s *settings) wantTracker(
 	}
 
 	if nodes := nodeNames(objects); len(nodes) > 0 && !slices.Contains(nodes, s.NodeName) {
-		fmt.Fprintf(stderr, "nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
+		fmt.Fprintf(stderr,
+			"nkp: warning: the manifests have no Node %s, only %s; name this node with --hostname-override\n",
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
 	}
 

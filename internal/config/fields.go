@@ -195,7 +195,8 @@ func WithoutEffect(c *KubeProxy) []string {
 	usual := NewKubeProxy()
 	for _, f := range kubeProxyFields {
 		v := f.value(c)
-		if f.Sets != "" && f.Counts(c) || f.Path == "mode" || v.IsZero() || reflect.DeepEqual(v.Interface(), f.value(usual).Interface()) {
+		if f.Sets != "" && f.Counts(c) || f.Path == "mode" || v.IsZero() ||
+			reflect.DeepEqual(v.Interface(), f.value(usual).Interface()) {
 			continue
 		}
 		if v.Kind() == reflect.Slice && v.Len() == 0 {

@@ -108,8 +108,8 @@ func (f *File) document(doc []byte) error {
 		}
 		return f.nkp(doc)
 	}
-	return fmt.Errorf("apiVersion %q, kind %q is neither a %s of %s nor a %s of %s", head.APIVersion, head.Kind,
-		kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
+	return fmt.Errorf("apiVersion %q, kind %q is neither a %s of %s nor a %s of %s",
+		head.APIVersion, head.Kind, kubeProxyKind, v1alpha1.SchemeGroupVersion, Kind, GroupVersion)
 }
 
 // kubeProxy parses a KubeProxyConfiguration. Like kube-proxy, it accepts unknown and duplicate fields with a
@@ -141,7 +141,8 @@ func (f *File) kubeProxy(doc []byte) error {
 			f.Path, kubeProxyKind, strings.Join(names, ", ")))
 	}
 	if c.Mode != "" {
-		f.Warnings = append(f.Warnings, fmt.Sprintf("%s: mode %s of %s does not choose the data plane of nkp; --mode does",
+		f.Warnings = append(f.Warnings, fmt.Sprintf(
+			"%s: mode %s of %s does not choose the data plane of nkp; --mode does",
 			f.Path, c.Mode, kubeProxyKind))
 	}
 	normalizeAddresses(c)

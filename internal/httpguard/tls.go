@@ -25,10 +25,9 @@ func NewTLS(certFile, keyFile, host string, log *slog.Logger) (*tls.Config, erro
 			pair, err := tls.X509KeyPair(certPEM, keyPEM)
 			return &pair, err
 		})
-		return &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate,
-			error) {
-			return made()
-		}}, nil
+		return &tls.Config{
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return made() },
+		}, nil
 	}
 	f := &certFiles{cert: certFile, key: keyFile, log: log}
 	if err := f.load(); err != nil {

@@ -111,5 +111,6 @@ func (n *Node) Drops(ctx context.Context, before string) string {
 	case n.IPTables.Scope == serving.Everything:
 		return drops + "; nkp would serve Services by iptables now, which accepts them there" + howToChange
 	}
-	return drops + "; nkp would serve the node's own traffic by iptables now, which accepts it there" + howToChange
+	return drops + "; nkp would serve the node's own traffic by iptables now, which accepts it there" +
+		howToChange
 }

@@ -102,9 +102,12 @@ func (a *Agent) Dial(ctx context.Context) (net.Conn, error) {
 // executor runs the command by WebSocket, or by SPDY if a proxy or an old API server does not take
 // WebSockets.
 func (a *Agent) executor() (remotecommand.Executor, error) {
-	url := a.cluster.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(
-		a.cluster.namespace).Name(a.Pod).SubResource("exec").
-		VersionedParams(&v1.PodExecOptions{Container: container, Command: a.command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+	options := &v1.PodExecOptions{
+		Container: container, Command: a.command, Stdin: true, Stdout: true, Stderr: true,
+	}
+	url := a.cluster.client.CoreV1().RESTClient().Post().
+		Resource("pods").Namespace(a.cluster.namespace).Name(a.Pod).SubResource("exec").
+		VersionedParams(options, scheme.ParameterCodec).URL()
 	websocket, err := remotecommand.NewWebSocketExecutor(a.cluster.config, "GET", url.String())
 	if err != nil {
 		return nil, err

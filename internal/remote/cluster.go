@@ -42,7 +42,8 @@ func (c *Cluster) Agents(ctx context.Context, node string) ([]*Agent, error) {
 		return nil, fmt.Errorf("node %s has no pod labelled %s in namespace %s",
 			node, c.selector, c.namespace)
 	case len(pods) == 0:
-		return nil, fmt.Errorf("namespace %s has no pod labelled %s: is nkp installed elsewhere (--nkp-namespace, --nkp-selector)?",
+		return nil, fmt.Errorf("namespace %s has no pod labelled %s: "+
+			"is nkp installed elsewhere (--nkp-namespace, --nkp-selector)?",
 			c.namespace, c.selector)
 	}
 	var agents []*Agent
@@ -131,7 +132,8 @@ func (c *Cluster) NodeOf(ctx context.Context, addr netip.Addr) (node string, err
 		}
 	}
 	// The API server selects by the first address of a pod; the second of a dual-stack pod is not found.
-	pods, err := c.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("status.podIP", addr.String()).String()})
+	atAddress := fields.OneTermEqualSelector("status.podIP", addr.String()).String()
+	pods, err := c.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: atAddress})
 	if err != nil {
 		return "", err
 	}

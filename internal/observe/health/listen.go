@@ -179,7 +179,8 @@ func (l *listeners) report() {
 			continue
 		}
 
-		s.opts.Log.Error("cannot listen for a Service's health check; load balancers consider this node unhealthy; will retry",
+		s.opts.Log.Error("cannot listen for a Service's health check; "+
+			"load balancers consider this node unhealthy; will retry",
 			"service", k.name, "address", k.at, "error", err)
 		if s.opts.OnFailure != nil {
 			s.opts.OnFailure(k.name, k.at, err)

@@ -56,7 +56,8 @@ var (
 	// The metrics below are about iptables transactions, also those alongside the bridge.
 	iptablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
 		"Cumulative proxy iptables restore failures", ipFamily).in(OVS, IPTables).from("IPv4", "IPv6")
-	iptablesPartialFailures = define(Counter, "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+	iptablesPartialFailures = define(Counter,
+		"kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
 		"Cumulative proxy iptables partial restore failures: a transaction with changes of Services was "+
 			"refused", ipFamily).
 		in(OVS, IPTables).from("IPv4", "IPv6")
@@ -66,13 +67,13 @@ var (
 		in(OVS, IPTables).only("iptables works: alone, or beside the bridge")
 	LocalhostNodePorts = define(Counter, "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 		"Number of packets accepted on nodeports of loopback interface: one for each connection").
-		in(OVS, IPTables).only(
-		"iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
+		in(OVS, IPTables).
+		only("iptables works: alone, or beside the bridge; NodePorts are served at 127.0.0.0/8").collected()
 	InvalidDropped = define(Counter, "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
 		"packets dropped by iptables to work around conntrack problems: forwarded packets in conntrack "+
 			"state INVALID").
-		in(OVS, IPTables).only(
-		"iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").
+		in(OVS, IPTables).
+		only("iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").
 		collected()
 	nftablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).
@@ -84,13 +85,13 @@ var (
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that "+
 			"are gone and, on iptables and nftables, TCP connections that are older than their Service",
-		ipFamily).with(syncBuckets).in(
-		OVS, IPTables, NFTables).from("IPv4", "IPv6")
+		ipFamily).with(syncBuckets).
+		in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
 		"Cumulative conntrack flows deleted by conntrack reconciler; not counted are those that Open "+
 			"vSwitch's userspace datapath deletes by up to three filters, because it does not report "+
-			"their number", ipFamily).in(
-		OVS, IPTables, NFTables).from("IPv4", "IPv6")
+			"their number", ipFamily).
+		in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 )
 
 func lbFailures(operation string) *Definition {

@@ -5,8 +5,8 @@ import "github.com/prometheus/client_golang/prometheus"
 // Metrics that only nkp has. The exported ones are states, which the agent collects at a scrape.
 var (
 	buildInfo = define(Gauge, "nkp_build_info",
-		"1; the version, the Go version, and the system that it was built for.", "version", "goversion", "os",
-		"arch").collected()
+		"1; the version, the Go version, and the system that it was built for.",
+		"version", "goversion", "os", "arch").collected()
 	modeInfo = define(Gauge, "nkp_mode_info", "1; the data plane.", "mode").collected()
 
 	SourceSynced = define(Gauge, "nkp_source_synced",
@@ -29,8 +29,8 @@ var (
 			"(unauthenticated), not permitted (forbidden), too many from unknown clients (rate_limit), or "+
 			"the API server gave no verdict (unavailable).",
 		"reason").
-		from("unauthenticated", "forbidden", "rate_limit",
-			"unavailable").only("`--metrics-authorization` is set")
+		from("unauthenticated", "forbidden", "rate_limit", "unavailable").
+		only("`--metrics-authorization` is set")
 
 	LoopStalled = define(Gauge, "nkp_loop_stalled_seconds",
 		"How long a loop of nkp's has worked without progress; 0: it waits for something to do. From 120 "+
@@ -104,8 +104,8 @@ var (
 		"Packets that nkp's flows or rules drop or refuse, by reason: no_endpoint and unserved_port are "+
 			"refused, refusal_rate_limit are those of them that get no answer for the meter's limit; all "+
 			"others are dropped.", "reason").
-		in(OVS, IPTables, NFTables).collected().only(
-		"nkp serves on the bridge (read every 5 s), or has `--service-metrics`")
+		in(OVS, IPTables, NFTables).collected().
+		only("nkp serves on the bridge (read every 5 s), or has `--service-metrics`")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries",
 		"Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of "+
 			"the whole table (all).",
@@ -139,8 +139,8 @@ var (
 		only("iptables works: alone, or beside the bridge")
 	restoreTime = define(Histogram, "nkp_iptables_restore_duration_seconds",
 		"One run of iptables-restore that went through.", "backend", ipFamily).
-		with(prometheus.ExponentialBuckets(0.001, 2, 15)).in(OVS, IPTables).only(
-		"iptables works: alone, or beside the bridge")
+		with(prometheus.ExponentialBuckets(0.001, 2, 15)).in(OVS, IPTables).
+		only("iptables works: alone, or beside the bridge")
 	rulesWritten = define(Counter, "nkp_iptables_rules_written_total",
 		"Rules added or deleted.", "table", ipFamily).in(OVS, IPTables).
 		only("iptables works: alone, or beside the bridge")
@@ -150,8 +150,8 @@ var (
 		from("IPv4,ok", "IPv4,failed", "IPv6,ok", "IPv6,failed")
 	nftCommitTime = define(Histogram, "nkp_nftables_transaction_duration_seconds",
 		"One transaction with nftables that went through.", ipFamily).
-		// 10 us to 42 s
-		with(prometheus.ExponentialBuckets(0.00001, 4, 12)).in(OVS, NFTables).from("IPv4", "IPv6")
+		with(prometheus.ExponentialBuckets(0.00001, 4, 12)). // 10 us to 42 s
+		in(OVS, NFTables).from("IPv4", "IPv6")
 	FlowtableDevices = define(Gauge, "nkp_flowtable_devices",
 		"Devices of the node that `--nftables-flowtable-devices` matches: in the flowtable, or left_out.",
 		ipFamily, "state").

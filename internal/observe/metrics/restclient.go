@@ -15,16 +15,15 @@ import (
 var (
 	apiRequests = define(Counter, "rest_client_requests_total",
 		"Number of HTTP requests, partitioned by status code, method, and host.", "code", "method", "host").
-		only(
-			"Services come from an API server")
+		only("Services come from an API server")
 	apiLatency = define(Histogram, "rest_client_request_duration_seconds",
 		"Request latency in seconds. Broken down by verb, and host.", "verb", "host").
-		with([]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8,
-			15, 30, 60}).only("Services come from an API server")
+		with([]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}).
+		only("Services come from an API server")
 	apiLimiter = define(Histogram, "rest_client_rate_limiter_duration_seconds",
 		"Client side rate limiter latency in seconds. Broken down by verb, and host.", "verb", "host").
-		with([]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8,
-			15, 30, 60}).only("Services come from an API server")
+		with([]float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}).
+		only("Services come from an API server")
 )
 
 // client-go accepts hooks once per process; they count for the Metrics created last.

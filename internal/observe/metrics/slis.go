@@ -81,7 +81,8 @@ func (s *slis) healthz(w http.ResponseWriter, r *http.Request) {
 		for i, name := range unknown {
 			quoted[i] = fmt.Sprintf("%q", name)
 		}
-		line += "warn: some health checks cannot be excluded: no matches for " + strings.Join(quoted, ",") + "\n"
+		line += "warn: some health checks cannot be excluded: no matches for " +
+			strings.Join(quoted, ",") + "\n"
 	}
 	plainText(w, http.StatusOK, line+"healthz check passed\n")
 }
