@@ -146,7 +146,7 @@ func New(o Options) (*Agent, error) {
 		a.events.Node(apiserver.EventWarning, "OtherDataPlane", "Serve", text)
 	}
 
-	a.startup.note(&a.startup.chosen)
+	a.startup.record(&a.startup.chosen)
 	if err := a.makeMetrics(&o); err != nil {
 		return nil, err
 	}
@@ -181,8 +181,8 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-func (a *Agent) noteModes(modes ...mode.Mode) {
-	if err := a.set.noteModes(modes...); err != nil {
+func (a *Agent) recordModes(modes ...mode.Mode) {
+	if err := a.set.recordModes(modes...); err != nil {
 		a.log.Warn("cannot record the data plane for the next start", "error", err)
 	}
 }
@@ -205,7 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	if len(a.lastModes) == 0 || a.lastModes[0] != a.mode {
 		// What stands beside it is noted when that is decided, and what has to go stays noted until it has.
-		a.noteModes(append([]mode.Mode{a.mode}, others(a.mode, a.lastModes)...)...)
+		a.recordModes(append([]mode.Mode{a.mode}, supersededModes(a.mode, a.lastModes)...)...)
 	}
 
 	a.sysctls = a.set.ApplySysctls(a.log)
@@ -317,7 +317,7 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	if !a.synced {
 		a.log.Info("source has synced", "source", a.kind)
 		a.synced = true
-		a.startup.note(&a.startup.synced)
+		a.startup.record(&a.startup.synced)
 		a.settling.in(settleAtMost)
 	}
 	a.flush(ctx)
@@ -342,7 +342,7 @@ func (a *Agent) flush(ctx context.Context) {
 		a.proxy.SetNode(model.Node)
 	}
 	a.metrics.Handing(changes)
-	a.startup.note(&a.startup.model)
+	a.startup.record(&a.startup.model)
 	for _, f := range a.followers {
 		f.Update(model, changes)
 		a.life.Progress()

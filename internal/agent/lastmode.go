@@ -29,8 +29,8 @@ func (s *Settings) LastModes() []mode.Mode {
 	return modes
 }
 
-// noteModes remembers the data planes of this run.
-func (s *Settings) noteModes(modes ...mode.Mode) error {
+// recordModes remembers the data planes of this run.
+func (s *Settings) recordModes(modes ...mode.Mode) error {
 	if s.Socket == "" {
 		return nil
 	}

@@ -23,14 +23,16 @@ func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 	if o.known == nil {
 		o.known = map[k8s.PortName]bool{}
 		own.Ports = maps.Clone(m.Ports)
-		maps.DeleteFunc(own.Ports, func(_ k8s.PortName, sp *k8s.ServicePort) bool { return !mayBeOwn(sp) })
+		maps.DeleteFunc(own.Ports, func(_ k8s.PortName, sp *k8s.ServicePort) bool {
+			return !hasNodeAddress(sp)
+		})
 		for n := range own.Ports {
 			o.known[n] = true
 		}
 	}
 	for n, sp := range c.Ports {
 		switch {
-		case sp != nil && mayBeOwn(sp):
+		case sp != nil && hasNodeAddress(sp):
 			changes.Ports[n] = sp
 			o.known[n] = true
 		case o.known[n]:
@@ -43,7 +45,7 @@ func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 	}
 }
 
-// mayBeOwn reports whether a Service port may be reached at an address of the node.
-func mayBeOwn(sp *k8s.ServicePort) bool {
+// hasNodeAddress reports whether a Service port may be reached at an address of the node.
+func hasNodeAddress(sp *k8s.ServicePort) bool {
 	return slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Type != k8s.ClusterIP })
 }

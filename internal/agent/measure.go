@@ -200,9 +200,9 @@ func (a *Agent) collect(emit metrics.Emit) {
 		emit(metrics.LoopStalled, working[name], name)
 	}
 
-	emit(metrics.SourceSynced, truth(now.synced))
+	emit(metrics.SourceSynced, boolValue(now.synced))
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
-		emit(metrics.SourceAnswers, truth(server.Answers()))
+		emit(metrics.SourceAnswers, boolValue(server.Answers()))
 	}
 	emit(metrics.SourceErrors, float64(now.errors))
 
@@ -270,15 +270,15 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 }
 
 func collectBridge(f *bridge.Figures, emit metrics.Emit) {
-	emit(metrics.ChannelUp, truth(f.Connected))
-	emit(metrics.FailOpen, truth(f.FailOpen))
+	emit(metrics.ChannelUp, boolValue(f.Connected))
+	emit(metrics.FailOpen, boolValue(f.FailOpen))
 	emit(metrics.Channels, float64(f.Connections))
 	emit(metrics.FlowsWanted, float64(f.FlowsWanted))
 	emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))
 	emit(metrics.GroupsWanted, float64(f.GroupsWanted))
 	emit(metrics.AffinityClients, float64(f.AffinityClients))
 	emit(metrics.AffinityFull, float64(f.AffinityFull))
-	emit(metrics.AffinityStopped, truth(f.AffinityStopped))
+	emit(metrics.AffinityStopped, boolValue(f.AffinityStopped))
 	emit(metrics.RestingIDs, float64(f.RestingIDs))
 	emit(metrics.Foreign, float64(f.Foreign))
 	emit(metrics.Repairs, float64(f.Repairs), "ovs")
@@ -373,8 +373,8 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	return len(refused)
 }
 
-// truth is how a yes or no is served.
-func truth(b bool) float64 {
+// boolValue returns the value of a boolean metric: 1 or 0.
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

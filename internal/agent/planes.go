@@ -172,7 +172,7 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 		return
 	}
 
-	a.noteModes(append([]mode.Mode{mode.OVS, by}, others(by, a.lastModes)...)...)
+	a.recordModes(append([]mode.Mode{mode.OVS, by}, supersededModes(by, a.lastModes)...)...)
 	a.watch.Add(p.Loops()...)
 	var beside dataplane.Plane = p
 	if scope == serving.Own {
@@ -212,7 +212,7 @@ func (a *Agent) noHostPlane(ctx context.Context) {
 		a.log.Error(a.hostPlaneOff)
 		return
 	}
-	a.noteModes(append([]mode.Mode{mode.OVS}, others(mode.OVS, a.lastModes)...)...)
+	a.recordModes(append([]mode.Mode{mode.OVS}, supersededModes(mode.OVS, a.lastModes)...)...)
 }
 
 // Diff compares what is installed with what should be; "" means equal.

@@ -44,21 +44,22 @@ type prober struct {
 	*trace.Probe
 	q trace.Question
 	r *trace.Result
-	// each lists the connections of the conntrack table that has the probe's, forget deletes the probe's own.
-	each   func(context.Context, func(*dpctl.Connection) error) error
-	forget func(ctx context.Context, endpoint netip.AddrPort) error
+	// eachConnection lists the connections of the conntrack table that has the probe's, deleteEntry deletes
+	// the probe's own.
+	eachConnection func(context.Context, func(*dpctl.Connection) error) error
+	deleteEntry    func(ctx context.Context, endpoint netip.AddrPort) error
 	// link is the bridge that the packet crosses; nil: none of nkp's. port is where a pod's packet enters;
 	// nil: the packet is the node's own.
 	link func(context.Context, pipeline.Probe) (*bridge.Probing, error)
 	port *ovsdb.Port
-	// others reports that flows of others decide on an answer that nkp has translated.
-	others bool
+	// foreignFlows reports that flows of others decide on an answer that nkp has translated.
+	foreignFlows bool
 	// router is the MAC that a pod's packet is sent to.
 	router flow.MAC
-	// deaf is why an answer could not be heard; nil: it could.
-	deaf error
-	// leaving returns how a packet to an endpoint leaves the bridge; "": not known.
-	leaving func(ctx context.Context, endpoint netip.AddrPort) string
+	// answerLost is why an answer could not be received; nil: it could.
+	answerLost error
+	// egress returns how a packet to an endpoint leaves the bridge; "": not known.
+	egress func(ctx context.Context, endpoint netip.AddrPort) string
 	// count returns what the switch has counted, whyLost what is known of why an endpoint did not answer
 	// since; nil: no switch.
 	count   func(context.Context) bridge.Counted
@@ -119,14 +120,14 @@ func (s *Settings) probe(
 		err = s.throughBridge(ctx, now, db, p)
 	} else {
 		family := k8s.FamilyOf(q.To.Addr())
-		p.each = func(ctx context.Context, do func(*dpctl.Connection) error) error {
+		p.eachConnection = func(ctx context.Context, do func(*dpctl.Connection) error) error {
 			return conntrack.Each(ctx, family, 0, do)
 		}
-		p.forget = func(ctx context.Context, _ netip.AddrPort) error {
+		p.deleteEntry = func(ctx context.Context, _ netip.AddrPort) error {
 			_, err := conntrack.Forget(ctx, family, 0, p.own)
 			return err
 		}
-		p.leaving = func(context.Context, netip.AddrPort) string { return "" }
+		p.egress = func(context.Context, netip.AddrPort) string { return "" }
 	}
 	if err != nil {
 		return fmt.Errorf("not probed: %w", err)
@@ -160,12 +161,12 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 		return err
 	}
 
-	p.each, p.link = now.bridge.Connections, now.bridge.BeginProbe
+	p.eachConnection, p.link = now.bridge.Connections, now.bridge.BeginProbe
 	p.count, p.whyLost = now.bridge.Counted, now.bridge.WhyLost
-	p.leaving = func(ctx context.Context, endpoint netip.AddrPort) string {
+	p.egress = func(ctx context.Context, endpoint netip.AddrPort) string {
 		return sw.Leaving(ctx, p.q, p.r, endpoint)
 	}
-	p.forget = func(ctx context.Context, endpoint netip.AddrPort) error {
+	p.deleteEntry = func(ctx context.Context, endpoint netip.AddrPort) error {
 		return now.bridge.ForgetProbe(ctx, p.pipeline(flow.PortLocal), endpoint)
 	}
 
@@ -214,7 +215,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 		return errors.New("the MAC of the pods' router is not known: run nkp with --gateway-mac MAC")
 	}
 
-	p.port, p.others = &port, sw.Config.OthersDecide() && !sw.Config.LocalDelivery
+	p.port, p.foreignFlows = &port, sw.Config.OthersDecide() && !sw.Config.LocalDelivery
 	return nil
 }
 
@@ -231,7 +232,7 @@ func (p *prober) own(c *dpctl.Connection) bool {
 
 // entry returns the probe's conntrack entry; nil: there is none.
 func (p *prober) entry(ctx context.Context) (found *dpctl.Connection, err error) {
-	err = p.each(ctx, func(c *dpctl.Connection) error {
+	err = p.eachConnection(ctx, func(c *dpctl.Connection) error {
 		if p.own(c) {
 			copied := *c
 			found = &copied
@@ -247,7 +248,7 @@ const probePortFirst, probePortLast = 61000, 65535
 // choosePort gives the question a source port with which the client has no connection.
 func (p *prober) choosePort(ctx context.Context) error {
 	taken := map[uint16]bool{}
-	err := p.each(ctx, func(c *dpctl.Connection) error {
+	err := p.eachConnection(ctx, func(c *dpctl.Connection) error {
 		if c.Client.Addr() == p.q.From.Addr() {
 			taken[c.Client.Port()] = true
 		}
@@ -324,7 +325,7 @@ func (p *prober) run(ctx context.Context) error {
 	}
 	p.NoEntry = entry == nil && err == nil && p.link != nil
 	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && endpoint.IsValid() {
-		p.LastSeen = p.leaving(ctx, endpoint)
+		p.LastSeen = p.egress(ctx, endpoint)
 	}
 	if p.Outcome != trace.Answered && p.Outcome != trace.Refused && p.LastSeen != "" {
 		switch tcp := p.q.Protocol == "TCP"; {
@@ -340,11 +341,11 @@ func (p *prober) run(ctx context.Context) error {
 	}
 	closeConn(ctx)
 	p.awaitClosed(ctx, entry)
-	if err := p.forget(ctx, endpoint); err != nil {
+	if err := p.deleteEntry(ctx, endpoint); err != nil {
 		p.Step("the probe's conntrack entry is left to expire: %v", err)
 	}
 	p.notPassed()
-	return p.deaf
+	return p.answerLost
 }
 
 // awaitClosed waits until conntrack has seen that the probe's TCP connection is closed, so that its entry is
@@ -363,13 +364,13 @@ func (p *prober) awaitClosed(ctx context.Context, entry *dpctl.Connection) {
 	}
 }
 
-// heard records an answer.
-func (p *prober) heard(outcome trace.Outcome, by string, after time.Duration) {
+// setOutcome records the outcome of an answer.
+func (p *prober) setOutcome(outcome trace.Outcome, by string, after time.Duration) {
 	p.Outcome, p.By, p.Milliseconds = outcome, by, float64(after.Microseconds())/1000
 }
 
-// silence returns the outcome without an answer.
-func (p *prober) silence() trace.Outcome {
+// unanswered returns the outcome without an answer.
+func (p *prober) unanswered() trace.Outcome {
 	if p.q.Protocol == "TCP" {
 		return trace.Unanswered
 	}
@@ -394,15 +395,15 @@ func (p *prober) packetOut(
 	defer timeout.Stop()
 	select {
 	case in := <-link.Heard:
-		p.takes(&in, in.At.Sub(begun))
+		p.setAnswer(&in, in.At.Sub(begun))
 	case <-link.Lost():
-		p.deaf = errors.New(
+		p.answerLost = errors.New(
 			"the connection to the switch broke after the packet was sent, and with it went the answer, if " +
 				"there was one; try again")
 	case <-timeout.C:
-		p.Outcome = p.silence()
+		p.Outcome = p.unanswered()
 	case <-ctx.Done():
-		p.Outcome = p.silence()
+		p.Outcome = p.unanswered()
 	}
 
 	return func(ctx context.Context) {
@@ -415,8 +416,8 @@ func (p *prober) packetOut(
 	}, nil
 }
 
-// takes records the answer.
-func (p *prober) takes(in *bridge.ProbeAnswer, after time.Duration) {
+// setAnswer records the answer.
+func (p *prober) setAnswer(in *bridge.ProbeAnswer, after time.Duration) {
 	outcome, by := trace.Answered, ""
 	if in.Refused {
 		outcome = trace.Refused
@@ -426,7 +427,7 @@ func (p *prober) takes(in *bridge.ProbeAnswer, after time.Duration) {
 	} else if p.Step("the answer came in by port %d from MAC %s", in.InPort, in.MAC); in.Router.IsValid() {
 		by = in.Router.String()
 	}
-	p.heard(outcome, by, after)
+	p.setOutcome(outcome, by, after)
 }
 
 // dial opens a connection by a socket of this node.
@@ -464,17 +465,17 @@ func (p *prober) dial(
 
 	switch timeout := net.Error(nil); {
 	case err == nil:
-		p.heard(trace.Answered, "", after)
+		p.setOutcome(trace.Answered, "", after)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		p.heard(trace.Refused, cmp.Or(by, p.kernelRefuser()), after)
+		p.setOutcome(trace.Refused, cmp.Or(by, p.kernelRefuser()), after)
 	// for want of a route or a neighbour, or by a router's word
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		var why syscall.Errno
 		errors.As(err, &why)
 		p.OnWay = why.Error()
-		p.heard(trace.Refused, by, after)
+		p.setOutcome(trace.Refused, by, after)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		p.Outcome = p.silence()
+		p.Outcome = p.unanswered()
 	default:
 		if conn != nil {
 			conn.Close()
@@ -502,7 +503,7 @@ func (p *prober) kernelRefuser() string {
 
 // notPassed adds a step about what the packet and its answer did not pass.
 func (p *prober) notPassed() {
-	if p.others {
+	if p.foreignFlows {
 		p.Step(
 			"not passed: the flows of others in table 0 that decide on the answer once nkp has translated " +
 				"it (nkp trace --live --reply)")

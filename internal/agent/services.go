@@ -130,7 +130,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	slices.SortFunc(names, k8s.PortName.Compare)
 	for batch := range slices.Chunk(names, servicesBatch) {
 		err := a.ask(ctx, func() {
-			said := a.objectProblems(batch)
+			objectProblems := a.objectProblems(batch)
 			for _, n := range batch {
 				sp := a.model.Ports[n]
 				if sp == nil {
@@ -146,7 +146,7 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 					s.Problems = append(s.Problems, odd)
 				}
 				s.Problems = append(s.Problems, a.set.deadPorts(sw, &a.model.Node, states)...)
-				s.Problems = slices.Concat(s.Problems, problems[n], said[n.ServiceName],
+				s.Problems = slices.Concat(s.Problems, problems[n], objectProblems[n.ServiceName],
 					listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
 				list.Services = append(list.Services, s)
 			}
@@ -197,12 +197,12 @@ func (a *Agent) refusedServices(names []k8s.ServiceName) (list []ServiceInfo) {
 	for i, n := range names {
 		ports[i].ServiceName = n
 	}
-	said := a.objectProblems(ports)
+	objectProblems := a.objectProblems(ports)
 	for _, n := range names {
 		list = append(list, ServiceInfo{
 			Namespace: n.Namespace, Name: n.Name,
 			Frontends: []FrontendInfo{}, Endpoints: []EndpointInfo{},
-			Problems: slices.Concat([]string{}, said[n]),
+			Problems: slices.Concat([]string{}, objectProblems[n]),
 		})
 	}
 	return list

@@ -59,19 +59,19 @@ const (
 
 // listen listens on the agent's socket. After an errTaken it logs, writes an Event, and retries.
 func (a *Agent) listen(ctx context.Context) (net.Listener, error) {
-	told := false
+	logged := false
 	for pause := listenRetryFirst; ; pause = min(2*pause, listenRetryMost) {
 		l, err := listen(a.set.Socket)
 		if taken := (*errTaken)(nil); !errors.As(err, &taken) {
-			if told && err == nil {
+			if logged && err == nil {
 				a.log.Info("the socket could be made", "socket", a.set.Socket)
 			}
 			return l, err
 		}
-		if !told {
+		if !logged {
 			a.log.Warn(err.Error())
 			a.events.Node(apiserver.EventWarning, "SocketTaken", "Listen", err.Error())
-			told = true
+			logged = true
 		}
 		select {
 		case <-ctx.Done():

@@ -33,9 +33,9 @@ type startup struct {
 	chosen, synced, model, inStep time.Duration // since processBegan; 0: not yet
 }
 
-// note records the time at which the start reached a step, a field of b. It returns false if that was
+// record records the time at which the start reached a step, a field of b. It returns false if that was
 // recorded before.
-func (b *startup) note(step *time.Duration) bool {
+func (b *startup) record(step *time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if *step != 0 {
@@ -47,7 +47,7 @@ func (b *startup) note(step *time.Duration) bool {
 
 // startedUp ends the start, the first time that it is called.
 func (a *Agent) startedUp() {
-	if !a.startup.note(&a.startup.inStep) {
+	if !a.startup.record(&a.startup.inStep) {
 		return
 	}
 	a.settling.in(settleAfter)

@@ -31,7 +31,7 @@ func TestBeginning(t *testing.T) {
 	}
 	b := &a.startup
 	for _, step := range []*time.Duration{&b.chosen, &b.synced, &b.model} {
-		if !b.note(step) || b.note(step) {
+		if !b.record(step) || b.record(step) {
 			t.Error("a step is noted twice, or not at all")
 		}
 		time.Sleep(2 * time.Millisecond)

@@ -35,14 +35,14 @@ func (s *Settings) recordSysctls(changes []sysctl.Change, log *slog.Logger) {
 	if len(changes) == 0 || s.Socket == "" {
 		return
 	}
-	if err := s.noteSysctls(changes); err != nil {
+	if err := s.saveSysctls(changes); err != nil {
 		log.Warn("cannot record the changed sysctls: nkp cleanup will not restore them", "error", err)
 	}
 }
 
-// noteSysctls adds changes to the record. A setting that nkp had changed before, and nothing else since,
+// saveSysctls adds changes to the record. A setting that nkp had changed before, and nothing else since,
 // keeps its first value.
-func (s *Settings) noteSysctls(changes []sysctl.Change) error {
+func (s *Settings) saveSysctls(changes []sysctl.Change) error {
 	all := s.changedSysctls()
 	for _, c := range changes {
 		i := slices.IndexFunc(all, func(o sysctl.Change) bool { return o.Name == c.Name })

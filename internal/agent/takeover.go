@@ -17,8 +17,9 @@ import (
 // decides. So what an earlier run, or kube-proxy, has installed in the other must go once this run's Services
 // are in force. Until then both lead to endpoints, and a connection is translated once.
 
-// others returns the data planes of the last run that have to go once this run's main one, m, is in force.
-func others(m mode.Mode, last []mode.Mode) (list []mode.Mode) {
+// supersededModes returns the data planes of the last run that have to go once this run's main one, m, is in
+// force.
+func supersededModes(m mode.Mode, last []mode.Mode) (list []mode.Mode) {
 	for _, o := range last {
 		if o != m && (o == mode.NFTables || o == mode.IPTables && m == mode.NFTables) {
 			list = append(list, o)
@@ -35,7 +36,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 		return // the next start goes on
 	}
 
-	old := others(m, a.lastModes)
+	old := supersededModes(m, a.lastModes)
 	var errs []error
 	named := a.set.HostTraffic == bridge.HostNFTables || a.set.HostTraffic == bridge.HostIPTables
 	asked := (m == a.mode || named) && a.set.ServiceProxyName == "" // to replace kube-proxy
@@ -101,7 +102,7 @@ func (a *Agent) takeOver(ctx context.Context) {
 		for _, p := range a.planes.all[1:] {
 			modes = append(modes, mode.Mode(p.label))
 		}
-		a.noteModes(modes...)
+		a.recordModes(modes...)
 	})
 }
 

@@ -54,11 +54,11 @@ const portsWait = 400 * time.Millisecond
 
 // trace explains a packet from the model, and compares that with what is installed if the request says so.
 func (a *Agent) trace(ctx context.Context, ask trace.Request, ends *trace.Ends) (r *trace.Result, err error) {
-	handed, now := false, planes{}
-	if err := a.ask(ctx, func() { handed, now = a.delivered, a.planes }); err != nil {
+	delivered, now := false, planes{}
+	if err := a.ask(ctx, func() { delivered, now = a.delivered, a.planes }); err != nil {
 		return nil, err
 	}
-	if !handed {
+	if !delivered {
 		return nil, a.notSynced()
 	}
 

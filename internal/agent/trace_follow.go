@@ -27,11 +27,11 @@ func (a *Agent) serveSample(w http.ResponseWriter, r *http.Request) {
 
 // sample looks once at the connections that q is about, in the data plane that serves its packet.
 func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, error) {
-	handed, now := false, planes{}
+	delivered, now := false, planes{}
 	var model k8s.Model
 	var r *trace.Result
 	err := a.ask(ctx, func() {
-		if handed, now = a.delivered, a.planes; handed {
+		if delivered, now = a.delivered, a.planes; delivered {
 			model.Node, model.Detector = a.model.Node, a.model.Detector
 			c := a.traceCluster()
 			q.In, c.Uplink = a.set.PortNames(now.switchNow(), q.In)
@@ -43,7 +43,7 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 	switch {
 	case err != nil:
 		return nil, err
-	case !handed:
+	case !delivered:
 		return nil, a.notSynced()
 	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		return nil, errors.New(bridge.Gone(db))

@@ -64,7 +64,7 @@ func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
 }
 
 func (s *settings) cleanup(ctx context.Context, out io.Writer) error {
-	c, ok, err := s.given()
+	c, ok, err := s.configuredMode()
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 				return err
 			}
 		}
-		if own, kubeProxy := c.idle([]mode.Mode{s.mode}); len(own)+len(kubeProxy) > 0 {
+		if own, kubeProxy := c.withoutEffect([]mode.Mode{s.mode}); len(own)+len(kubeProxy) > 0 {
 			c.warnings = append(c.warnings,
 				fmt.Sprintf("flags that have no effect in mode %s: %s",
 					s.mode, strings.Join(append(own, kubeProxy...), ", ")))
@@ -107,15 +107,15 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 		}
 	}
 
-	if s.process.verbosity >= 4 && !c.says("log-level") {
+	if s.process.verbosity >= 4 && !c.isSet("log-level") {
 		s.process.logLevel = "debug"
 	}
 
 	return nil
 }
 
-// says reports whether the command line or the file set the flag.
-func (c *configuration) says(flag string) bool {
+// isSet reports whether the command line or the file set the flag.
+func (c *configuration) isSet(flag string) bool {
 	_, explicit := c.explicit[flag]
 	return explicit || c.origin[flag] != ""
 }

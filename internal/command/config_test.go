@@ -361,7 +361,7 @@ func TestTry(t *testing.T) {
 	} {
 		f, err := config.Parse("f", []byte(text))
 		must(t, err)
-		if err := s.try(f); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err := s.validateFile(f); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)
 		}
 	}

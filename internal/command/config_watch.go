@@ -55,7 +55,7 @@ func (w *configWatch) run(ctx context.Context, restart func(error)) {
 		}
 
 		if err == nil {
-			err = w.s.try(now)
+			err = w.s.validateFile(now)
 		}
 
 		if err != nil {
@@ -95,8 +95,8 @@ func (w *configWatch) warnings() []string {
 	return append([]string{w.problem}, w.s.cfg.warnings...)
 }
 
-// try validates the command line's flags combined with another file.
-func (s *settings) try(file *config.File) error {
+// validateFile validates the command line's flags combined with another file.
+func (s *settings) validateFile(file *config.File) error {
 	fresh := newSettings()
 	f := pflag.NewFlagSet("run", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // warnings about flags were printed at the start

@@ -45,9 +45,9 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 	return nil
 }
 
-// idle returns the flags of the command line that have an effect in none of the data planes: nkp's own, and
-// kube-proxy's.
-func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
+// withoutEffect returns the flags of the command line that have an effect in none of the data planes: nkp's
+// own, and kube-proxy's.
+func (c *configuration) withoutEffect(modes []mode.Mode) (own, kubeProxy []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.explicit)) {
 		of := modesOf(c.flags.Lookup(name))
 		switch {
@@ -66,7 +66,7 @@ func (c *configuration) idle(modes []mode.Mode) (own, kubeProxy []string) {
 // shared by many nodes, and a command line of kube-proxy's works as it is: their settings without effect are
 // no errors.
 func (c *configuration) checkMode(modes ...mode.Mode) error {
-	own, _ := c.idle(modes)
+	own, _ := c.withoutEffect(modes)
 	if len(own) == 0 {
 		return nil
 	}

@@ -27,8 +27,9 @@ func (c *choice) close() {
 	}
 }
 
-// given returns the data plane if it is known without examining the node; ok is false if there is a choice.
-func (s *settings) given() (c mode.Choice, ok bool, err error) {
+// configuredMode returns the data plane if it is known without examining the node; ok is false if there is a
+// choice.
+func (s *settings) configuredMode() (c mode.Choice, ok bool, err error) {
 	if c, ok, err = mode.Given(s.mode); err != nil {
 		err = usageError("%w", err)
 	}
@@ -41,7 +42,7 @@ func (s *settings) given() (c mode.Choice, ok bool, err error) {
 func (s *settings) decide(
 	ctx context.Context, connect func() (*ovsdb.Client, error), absent ...error,
 ) (c choice, err error) {
-	if _, _, err := s.given(); err != nil {
+	if _, _, err := s.configuredMode(); err != nil {
 		return c, err
 	}
 	tryBridge := func() (bool, error) {
@@ -58,7 +59,7 @@ func (s *settings) decide(
 // choose decides on the data plane for a long run. If Open vSwitch is installed, it waits up to wait for the
 // bridge. A bridge that exists but cannot be used is an error, never a reason for iptables.
 func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Logger) (choice, error) {
-	if _, ok, _ := s.given(); !ok {
+	if _, ok, _ := s.configuredMode(); !ok {
 		if err := s.checkBridgeFlags(); err != nil {
 			return choice{}, err
 		}
@@ -70,9 +71,9 @@ func (s *settings) choose(ctx context.Context, wait time.Duration, log *slog.Log
 // chooseNow decides on the data plane for a command, without waiting. Where Open vSwitch is installed and
 // does not answer, that is an error: what the agent does there depends on the answer.
 func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, err error) {
-	_, given, _ := s.given()
+	_, configured, _ := s.configuredMode()
 	last := s.LastModes()
-	if !given && len(last) > 0 && (last[0] == mode.NFTables || last[0] == mode.IPTables) {
+	if !configured && len(last) > 0 && (last[0] == mode.NFTables || last[0] == mode.IPTables) {
 		c.Choice = mode.Choice{Mode: last[0], Reason: "the agent's choice"}
 	} else {
 		var absent []error

@@ -179,7 +179,7 @@ func (s *settings) start(ctx context.Context, stdout, stderr io.Writer) error {
 
 	if err := setOOMScoreAdj(p.oomScoreAdj); err != nil {
 		level := slog.LevelDebug // it is only a default
-		if s.cfg.says("oom-score-adj") {
+		if s.cfg.isSet("oom-score-adj") {
 			level = slog.LevelWarn
 		}
 		log.Log(ctx, level, "cannot set oom_score_adj of this process", "error", err)

@@ -74,7 +74,7 @@ func Main(program string, args []string, stdout, stderr io.Writer) int {
 
 	if exit.err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", root.DisplayName(), exit.err)
-		tellEventLog(args, exit.err)
+		writeEventLog(args, exit.err)
 	}
 
 	return exit.status

@@ -193,11 +193,11 @@ const reportLimit = 10 * time.Second
 func (s *settings) awaitReport(ctx context.Context, db *ovsdb.Client) {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
-	for said := false; ; said = true {
+	for logged := false; ; logged = true {
 		if sw := db.Switch(); len(sw.LocalMAC) > 0 || !sw.Exists {
 			return
 		}
-		if !said {
+		if !logged {
 			s.waiting.Say("ovs-vswitchd, which has not reported bridge " + s.Bridge + " yet,")
 		}
 		select {
@@ -217,7 +217,7 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 
 	s.waiting.Say("the database of Open vSwitch, " + s.OVSDB)
 
-	for said := false; ; said = true {
+	for logged := false; ; logged = true {
 		db, err := ovsdb.Connect(ctx, opts)
 		if err == nil || !errors.Is(err, ovsdb.ErrUnreachable) {
 			return db, err
@@ -232,7 +232,7 @@ func (s *settings) awaitDB(ctx context.Context, log *slog.Logger) (*ovsdb.Client
 				err, dir)
 		}
 
-		if !said {
+		if !logged {
 			log.Info("waiting for the database of Open vSwitch", "ovsdb", s.OVSDB, "because", err)
 		}
 

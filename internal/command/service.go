@@ -234,9 +234,9 @@ func (s *settings) program() service.Program {
 	return p
 }
 
-// tellEventLog writes the reason why a service ends to the event log, because the standard error of a service
-// is lost.
-func tellEventLog(args []string, why error) {
+// writeEventLog writes the reason why a service ends to the event log, because the standard error of a
+// service is lost.
+func writeEventLog(args []string, why error) {
 	asService := slices.ContainsFunc(args, func(a string) bool {
 		name, value, _ := strings.Cut(a, "=")
 		return name == "--windows-service" && value != "false"

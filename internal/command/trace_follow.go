@@ -49,7 +49,7 @@ func followPacket(
 		return err
 	}
 
-	took, f, told := time.Since(begun), trace.NewFollower(r, first), ""
+	took, f, lastError := time.Since(begun), trace.NewFollower(r, first), ""
 	begin()
 	begun = time.Now()
 
@@ -77,8 +77,8 @@ func followPacket(
 			for _, line := range f.Add(time.Since(begun).Seconds(), s) {
 				say(line)
 			}
-		case err.Error() != told:
-			told = err.Error()
+		case err.Error() != lastError:
+			lastError = err.Error()
 			say(fmt.Sprintf("%.1f s: %v", time.Since(begun).Seconds(), err))
 		}
 

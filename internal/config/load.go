@@ -95,16 +95,16 @@ func (f *File) document(doc []byte) error {
 		return nil // only comments
 	}
 
-	twice := fmt.Errorf("there is a second %s", head.Kind)
+	duplicateKind := fmt.Errorf("there is a second %s", head.Kind)
 	switch {
 	case head.APIVersion == v1alpha1.SchemeGroupVersion.String() && head.Kind == kubeProxyKind:
 		if f.KubeProxy != nil {
-			return twice
+			return duplicateKind
 		}
 		return f.kubeProxy(doc)
 	case head.APIVersion == GroupVersion && head.Kind == Kind:
 		if f.Nkp != nil {
-			return twice
+			return duplicateKind
 		}
 		return f.nkp(doc)
 	}
