@@ -20,6 +20,7 @@ type localTraffic struct {
 func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 	own, changes := *m, c
 	own.Ports, changes.Ports = nil, map[k8s.PortName]*k8s.ServicePort{}
+
 	if o.known == nil {
 		o.known = map[k8s.PortName]bool{}
 		own.Ports = maps.Clone(m.Ports)
@@ -30,6 +31,7 @@ func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 			o.known[n] = true
 		}
 	}
+
 	for n, sp := range c.Ports {
 		switch {
 		case sp != nil && hasNodeAddress(sp):
@@ -40,6 +42,7 @@ func (o *localTraffic) Update(m *k8s.Model, c k8s.Changes) {
 			delete(o.known, n)
 		}
 	}
+
 	if own.Ports != nil || len(changes.Ports) > 0 || len(c.HealthChecks) > 0 || c.Node {
 		o.Plane.Update(&own, changes)
 	}

@@ -58,7 +58,8 @@ func (a *Agent) servedServer() string {
 		for _, f := range sp.Frontends {
 			if f.Address == ip && f.Type == k8s.ClusterIP {
 				return fmt.Sprintf("nkp reaches the API server at %s, the ClusterIP of Service %s, "+
-					"which nkp itself serves: after a restart of the node it gets no Services, unless another program serves that address; name the API "+
+					"which nkp itself serves: after a restart of the node "+
+					"it gets no Services, unless another program serves that address; name the API "+
 					"server's own address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see "+
 					"deploy/README.md)",
 					ip, sp.Name.ServiceName)

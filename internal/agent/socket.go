@@ -90,7 +90,8 @@ type errTaken struct {
 func (e *errTaken) Error() string {
 	return fmt.Sprintf("cannot listen on %s, because another user's program holds the name: "+
 		"nkp serves Services without it and tries again, but its commands "+
-		"(nkp status, diff, trace, services) get no answer. End that program, or choose another --socket (%s)",
+		"(nkp status, diff, trace, services) get no answer. "+
+		"End that program, or choose another --socket (%s)",
 		e.path, strings.ReplaceAll(e.why.Error(), "\n", "; "))
 }
 

@@ -88,7 +88,7 @@ func (s *settings) chooseNow(ctx context.Context) (c choice, sw *ovsdb.Switch, e
 	}
 
 	// with --mode auto, the flags are those of many nodes
-	if _, told := s.cfg.explicit["mode"]; err == nil && !told {
+	if _, explicit := s.cfg.explicit["mode"]; err == nil && !explicit {
 		if err = s.cfg.checkMode(c.Mode); err != nil {
 			c.close()
 		}
@@ -103,7 +103,7 @@ var bridgeFlags = []string{"bridge", "configure-bridge", "gateway-mac", "openflo
 // without Open vSwitch. Settings in a configuration file do not count, because many nodes may share the file.
 func (s *settings) checkBridgeFlags() error {
 	dir, installed := s.Choosing(serving.Everything).OVS()
-	if _, told := s.cfg.explicit["mode"]; installed || told || s.cfg.origin["mode"] != "" {
+	if _, explicit := s.cfg.explicit["mode"]; installed || explicit || s.cfg.origin["mode"] != "" {
 		return nil
 	}
 	var given []string
@@ -125,6 +125,6 @@ func (s *settings) checkBridgeFlags() error {
 // the last run had it.
 func (s *settings) meansBridge() bool {
 	_, named := s.cfg.explicit["bridge"]
-	_, told := s.cfg.explicit["mode"]
-	return named && (!told || slices.Contains(s.LastModes(), mode.OVS))
+	_, explicit := s.cfg.explicit["mode"]
+	return named && (!explicit || slices.Contains(s.LastModes(), mode.OVS))
 }

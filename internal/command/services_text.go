@@ -257,10 +257,10 @@ func writeNotes(out io.Writer, list *agent.ServiceList) error {
 			return err
 		}
 	}
-	said := map[string]bool{}
+	printed := map[string]bool{}
 	for i := range list.Services {
-		if n := list.Services[i].CountersNote; n != "" && !said[n] {
-			said[n] = true
+		if n := list.Services[i].CountersNote; n != "" && !printed[n] {
+			printed[n] = true
 			if _, err := fmt.Fprintf(out, "counters: %s\n", oneLine(n)); err != nil {
 				return err
 			}
