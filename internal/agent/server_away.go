@@ -46,6 +46,7 @@ func (a *Agent) servedServer() string {
 	if !ok {
 		return ""
 	}
+
 	u, err := url.Parse(server.URL())
 	if err != nil {
 		return ""
@@ -54,14 +55,14 @@ func (a *Agent) servedServer() string {
 	if err != nil {
 		return ""
 	}
+
 	for _, sp := range a.model.Ports {
 		for _, f := range sp.Frontends {
 			if f.Address == ip && f.Type == k8s.ClusterIP {
 				return fmt.Sprintf("nkp reaches the API server at %s, the ClusterIP of Service %s, "+
-					"which nkp itself serves: after a restart of the node "+
-					"it gets no Services, unless another program serves that address; name the API "+
-					"server's own address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see "+
-					"deploy/README.md)",
+					"which nkp itself serves: after a restart of the node it gets no Services, "+
+					"unless another program serves that address; name the API server's own "+
+					"address (--master; in a pod KUBERNETES_SERVICE_HOST and _PORT, see deploy/README.md)",
 					ip, sp.Name.ServiceName)
 			}
 		}
