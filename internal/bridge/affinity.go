@@ -60,6 +60,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	if err != nil {
 		return err
 	}
+
 	stop, seed := a.set.Layout.NoPins(), a.set.Layout.Seed(rand.Uint32())
 	there, err := conn.FlowCount(ctx, stop.Cookie, ^uint64(0), stop.Table)
 	if err != nil {
@@ -69,6 +70,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	if err != nil {
 		return err
 	}
+
 	now := pinCount{clients: int(sizes[a.set.Layout.PinTable()])}
 	limit := int(a.set.AffinityNodeLimit)
 	switch { // between the two bounds the state stays
@@ -77,6 +79,7 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	case now.clients > limit-limit/10:
 		now.stopped = there.Flows > 0
 	}
+
 	switch {
 	case now.stopped && there.Flows == 0:
 		a.log.Warn("session affinity stops remembering clients: this node's limit is reached (--affinity-limit-node)", "clients", now.clients, "limit", limit)
@@ -92,16 +95,19 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 	if err != nil {
 		return err
 	}
+
 	if !now.stopped && now.clients >= int(a.set.AffinityLimit) && c != nil {
 		if now.full, err = a.fullPorts(ctx, conn, c); err != nil {
 			return err
 		}
 	}
+
 	for _, n := range now.full {
 		if !slices.Contains(a.last.full, n) {
 			a.log.Warn("session affinity remembers no further clients of a Service port: its limit is reached (--affinity-limit)", "service", n, "limit", a.set.AffinityLimit)
 		}
 	}
+
 	a.last = now
 	return nil
 }

@@ -107,10 +107,12 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	u := dpctl.Usage{Zones: []dpctl.Fill{}}
 	var table dpctl.Fill
 	var tableErr error
+
 	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
 	if err == nil {
 		u.Zones, err = t.Limits(ctx, s.Layout.ZoneDNAT, s.Layout.ZoneSNAT)
 	}
+
 	switch {
 	case s.inKernel(sw):
 		if table, tableErr = conntrack.Usage(); tableErr == nil {
@@ -128,11 +130,13 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	default:
 		tableErr = err
 	}
+
 	if tableErr == nil {
 		u.Table = &table
 	} else if err == nil {
 		err = tableErr
 	}
+
 	u.NotKnown = unknown(err)
 	return u
 }

@@ -28,11 +28,13 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 				s.GatewayMAC, m, s.Bridge))
 		}
 	}
+
 	policy, _ := sw.GatewayPolicy()
 	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
 	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy { // or no flow has a pod's MAC
 		return warnings
 	}
+
 	learned, at := map[uint32][]net.HardwareAddr{}, map[flow.MAC]uint32{}
 	for _, p := range sw.Ports {
 		byPorts := func(ip netip.Addr) bool { _, set := s.Ports[ip]; return set } // --ports gives its MAC
@@ -40,6 +42,7 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 			learned[p.OFPort] = nil
 		}
 	}
+
 	err = t.Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
 		if list, pod := learned[port]; pod && len(list) < 2 {
 			learned[port], at[toMAC(mac)] = append(list, mac), port
@@ -48,6 +51,7 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 	if err != nil {
 		return warnings
 	}
+
 	bridge, _ := network.Link(s.Bridge)
 	const said = "its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, "
 	for _, p := range sw.Ports {
@@ -71,6 +75,7 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 				p.MAC, other.Name, p.IPs))
 		}
 	}
+
 	return warnings
 }
 

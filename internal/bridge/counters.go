@@ -21,6 +21,7 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	if conn == nil || c == nil {
 		return nil
 	}
+
 	now := map[dataplane.DropKey]uint64{}
 	cookie, mask := l.Drops()
 	for _, table := range l.DropTables() {
@@ -36,17 +37,20 @@ func (p *Plane) countDrops(ctx context.Context) error {
 			}
 		}
 	}
+
 	table, cookie := l.Unserved()
 	unserved, err := conn.FlowCount(ctx, cookie, ^uint64(0), table)
 	if err != nil {
 		return err
 	}
 	now[dataplane.DropKey{Reason: k8s.DropUnservedPort}] = unserved.Packets
+
 	if cfg := c.Config(); !cfg.NoMeter {
 		if now[dataplane.DropKey{Reason: k8s.DropRateLimit}], err = conn.MeterDrops(ctx, l.IsMeter); err != nil {
 			return err
 		}
 	}
+
 	p.drops.Count(now, c.Serves)
 	return nil
 }
@@ -85,12 +89,14 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if err != nil || why != nil {
 		return nil, errors.Join(err, why)
 	}
+
 	// Not on the loop, because ten thousand Services take a tenth of a second.
 	cookie, mask := p.set.Layout.StaticCookies()
 	flows, err := conn.TableCounters(ctx, p.set.Layout.CounterTable(), cookie, mask)
 	if err != nil {
 		return nil, fmt.Errorf("read counters: %w", err)
 	}
+
 	counters := make(map[k8s.PortName]k8s.Counters, len(flows)/3)
 	err = p.ask(ctx, func() {
 		if p.prog.compiler != nil {
@@ -104,6 +110,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if err != nil {
 		return nil, err
 	}
+
 	return counters, nil
 }
 

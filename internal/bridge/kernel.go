@@ -40,8 +40,10 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	if !ok {
 		return nil
 	}
+
 	given := !cfg.GatewayMAC.IsZero()
 	cfg.NoRouter = !given && !k.network.DefaultRouteOn(sw.Bridge)
+
 	var list []pipeline.Route
 	seen := map[netip.Prefix]bool{} // the first route to a prefix counts
 	for _, r := range k.network.Routes {
@@ -66,16 +68,19 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 		seen[r.Dst] = true
 		list = append(list, pipeline.Route{Dst: r.Dst, MAC: mac})
 	}
+
 	for _, r := range list { // the default route of IPv4 comes first
 		if r.Dst.Bits() == 0 && cfg.GatewayMAC.IsZero() {
 			cfg.GatewayMAC = r.MAC
 		}
 	}
+
 	list = append(list, k.stations(cfg, sw, link.Index)...)
 	if n := k.elsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac", n, sw.Bridge))
 	}
+
 	if more := len(list) - maxRoutes; more > 0 {
 		list, more = k.needed(list)
 		if more > 0 {
@@ -83,12 +88,14 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 				"answers of Services go by the default route there", more, sw.Bridge, maxRoutes))
 		}
 	}
+
 	if k.network.More {
 		warnings = append(warnings, fmt.Sprintf("the kernel has more than %d routes or neighbours: nkp does not read the others", node.MaxRoutes))
 	}
 	if k.network.Rules {
 		warnings = append(warnings, "the kernel has routing rules (ip rule): packets of Services that the bridge sends out of the node follow the main table alone")
 	}
+
 	cfg.Routes = distinct(list, cfg.GatewayMAC)
 	return warnings
 }
@@ -132,10 +139,12 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 			routes.Put(r.Dst, r)
 		}
 	}
+
 	k.onLink = func(ip netip.Addr) (at node.Station, ok bool) {
 		r, _ := routes.At(ip)
 		return node.Station{Link: link, Addr: ip}, r.Link == link && !r.Via.IsValid() && !slices.Contains(cfg.HairpinIPs, ip)
 	}
+
 	for at, n := range k.network.Neighbours {
 		mac, ip := flow.MAC(n.MAC), at.Addr
 		if own, ok := k.onLink(ip); !ok || own != at || mac.IsZero() {
@@ -151,6 +160,7 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 			k.ask = append(k.ask, at)
 		}
 	}
+
 	slices.SortFunc(list, func(a, b pipeline.Route) int { return a.Dst.Addr().Compare(b.Dst.Addr()) })
 	k.eachEndpoint(k.resolve)
 	return list
@@ -244,11 +254,13 @@ func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
 			router[r.Dst.Addr().Is4()] = r.MAC
 		}
 	}
+
 	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(a.Dst.Bits(), b.Dst.Bits()) })
 	known := map[netip.Prefix]bool{}
 	for _, r := range list {
 		known[r.Dst] = known[r.Dst] || !r.MAC.IsZero()
 	}
+
 	var hops node.Longest[flow.MAC] // of out
 	for _, r := range list {
 		if r.MAC.IsZero() && known[r.Dst] {

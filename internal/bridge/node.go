@@ -41,9 +41,11 @@ func (n *facts) config() pipeline.Config {
 	if n.kernel.network == nil {
 		n.look()
 	}
+
 	sw := n.db.Switch()
 	cfg, warnings := n.set.pipelineConfig(&n.model, &sw, &n.kernel)
 	n.onBridge = !cfg.NodeMAC.IsZero()
+
 	if n.onBridge && cfg.MasqueradeMax == 0 {
 		if err := n.reservePorts(pipeline.MasqueradePortMin, pipeline.MasqueradePortMax); err != nil {
 			warnings = append(warnings, fmt.Sprintf("the kernel gives the ports %d-%d to the node's own connections (net.ipv4.ip_local_port_range), and nkp masquerades with them: "+
@@ -54,6 +56,7 @@ func (n *facts) config() pipeline.Config {
 			cfg.MasqueradeMin, cfg.MasqueradeMax = n.kernel.ports()
 		}
 	}
+
 	cfg.Others = n.others
 	if n.noMeter {
 		cfg.NoMeter = true
@@ -62,11 +65,13 @@ func (n *facts) config() pipeline.Config {
 		cfg.OneMeter = true
 		warnings = append(warnings, "the switch has too few meters for one a pod: one that sends many packets to Services without endpoints can keep others from being refused")
 	}
+
 	for _, w := range warnings {
 		if !slices.Contains(n.warnings, w) {
 			n.log.Warn(w)
 		}
 	}
+
 	n.warnings = warnings
 	return cfg
 }

@@ -86,6 +86,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	if hooks.FailOpen == nil {
 		hooks.FailOpen = func(bool) {}
 	}
+
 	p := &Plane{
 		set: set, hooks: hooks, log: log, db: db,
 		in:      dataplane.NewInbox(hooks.Queued),
@@ -98,19 +99,23 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		counted: dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
 		usage:   dataplane.NewCache[asked](usageAge),
 	}
+
 	p.rejects.layout = &p.set.Layout
+
 	p.node = facts{set: &p.set, db: db, log: log, reservePorts: hooks.ReservePorts, kernel: kernel{hops: map[netip.Addr]flow.MAC{}}}
 	p.node.kernel.endpoints = func(f func(netip.Addr)) {
 		if c := p.prog.compiler; c != nil {
 			c.Endpoints(f)
 		}
 	}
+
 	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
 	p.prog = programmer{
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
 		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName]("the switch", log, p.hooks.Refused),
 	}
 	p.stale.settled = p.prog.settled
+
 	p.affinity = affinity{set: &p.set, log: log}
 	p.traffic = hostTraffic{set: &p.set, log: log}
 	return p
@@ -130,11 +135,13 @@ func (p *Plane) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	p.openflow = text
 	target, err := ofctrl.ParseTarget(text)
 	if err != nil {
 		return err
 	}
+
 	client := ofctrl.NewClient(target, ofctrl.ClientOptions{
 		Options: ofctrl.Options{
 			Bridge: p.set.Bridge,
@@ -160,6 +167,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		},
 	})
 	p.of.Store(client)
+
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return p.loop(ctx) })

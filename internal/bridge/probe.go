@@ -146,11 +146,13 @@ func (p *probing) take(l *pipeline.Layout, in *ofctrl.PacketIn) bool {
 	if r == nil {
 		return diverted
 	}
+
 	cookie, mask := l.StaticCookies()
 	rejected := in.Table == l.RejectTable() && in.Cookie&mask == cookie
 	if !diverted && !rejected {
 		return false
 	}
+
 	s, err := reject.ReadSegment(in.Data)
 	from, to := r.probe.Frontend, r.probe.Client
 	if rejected || s.Unreachable.IsValid() { // the probe's own packet, here or quoted
@@ -159,16 +161,19 @@ func (p *probing) take(l *pipeline.Layout, in *ofctrl.PacketIn) bool {
 	if err != nil || s.From != from || s.To != to || s.TCP != (r.probe.Port.Protocol == "TCP") {
 		return diverted
 	}
+
 	a := ProbeAnswer{ByNkp: rejected, Router: s.Unreachable, InPort: in.InPort, MAC: s.EthSrc, At: time.Now()}
 	if a.Router == r.probe.Frontend.Addr() { // the endpoint, as the client sees it
 		a.Router = netip.Addr{}
 	}
+
 	const accepts = reject.FlagSYN | reject.FlagACK
 	switch a.Refused = rejected || s.Unreachable.IsValid() || s.Flags&reject.FlagRST != 0; {
 	case rejected || s.Unreachable.IsValid() || !s.TCP:
 	case s.Ack != r.seq+1, !a.Refused && s.Flags&accepts != accepts: // about another connection
 		return diverted
 	}
+
 	select {
 	case r.heard <- a:
 	default: // it is known already

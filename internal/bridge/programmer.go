@@ -234,6 +234,7 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 	for _, f := range d.SetFlows {
 		delete(g.surplus, f.Key) // the flow to set replaces it
 	}
+
 	res, err := g.conn.Commit(ctx, d)
 	var tx *ofctrl.TxError
 	switch {
@@ -256,6 +257,7 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 		g.failed(err)
 		return false
 	}
+
 	g.stale.pending.add(false, d.FlushCT)
 	g.stats.synced(res, len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups))
 	g.log.Debug("switch is in step", "flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
@@ -281,6 +283,7 @@ func (g *programmer) familiesOf(d *flow.Delta) []k8s.Family {
 		four, six = four || f != k8s.IPv6, six || f != k8s.IPv4
 		return four && six
 	}
+
 	family := func(f *flow.Flow) k8s.Family {
 		switch f.Match.EthType {
 		case flow.EthIPv4:
@@ -290,6 +293,7 @@ func (g *programmer) familiesOf(d *flow.Delta) []k8s.Family {
 		}
 		return 0
 	}
+
 	for _, flows := range [][]*flow.Flow{d.SetFlows, d.DelFlows} {
 		for _, f := range flows {
 			if note(family(f)) {
@@ -302,6 +306,7 @@ func (g *programmer) familiesOf(d *flow.Delta) []k8s.Family {
 			return dataplane.Families
 		}
 	}
+
 	switch {
 	case four:
 		return dataplane.Families[:1:1]

@@ -24,21 +24,25 @@ func outsideRanges(cfg *pipeline.Config, bridge string, podCIDRs []netip.Prefix)
 			}
 			return out
 		}
+
 		ranges, own := of(cfg.Detector.CIDRs), of(podCIDRs)
 		within := func(ip netip.Addr) bool {
 			return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
 		}
+
 		var pods []netip.Addr
 		for _, p := range cfg.Pods {
 			if k8s.FamilyOf(p.IP) == family {
 				pods = append(pods, p.IP)
 			}
 		}
+
 		flag, outside := "--cluster-cidr", ""
 		if slices.Equal(ranges, own) {
 			flag = "the Node's spec.podCIDRs (--detect-local-mode NodeCIDR)"
 		}
 		ownWithin := slices.ContainsFunc(own, func(o netip.Prefix) bool { return slices.ContainsFunc(ranges, o.Overlaps) })
+
 		switch {
 		case len(ranges) == 0 || slices.ContainsFunc(pods, within) || len(pods) == 1 && ownWithin:
 		case len(pods) > 0:
@@ -49,6 +53,7 @@ func outsideRanges(cfg *pipeline.Config, bridge string, podCIDRs []netip.Prefix)
 		case len(own) > 0 && !ownWithin:
 			outside = "the Node's spec.podCIDRs " + prefixes(own)
 		}
+
 		if outside != "" {
 			warnings = append(warnings, fmt.Sprintf("%s lie outside %s %s: pods count as clients from outside, and their connections to Services are masqueraded; correct it",
 				outside, flag, prefixes(ranges)))

@@ -22,6 +22,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	if !g.mayStart(ctx) || !g.replaceUnwanted(ctx) {
 		return
 	}
+
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
 	found, err := g.set.read(ctx, g.conn, g.compiler, adopt, func(unread map[uint8]int) (bool, error) {
 		if !g.node.seeOthers(g.conn, unread) {
@@ -34,14 +35,17 @@ func (g *programmer) readBack(ctx context.Context) {
 		g.cannotRead(ctx, err)
 		return
 	}
+
 	g.flows = found.Flows()
 	g.audited(found.unread)
+
 	first := g.pending == nil
 	// A read-back does not show which pins and conntrack entries a refused transaction was to delete.
 	forget := flow.Delta{DelLearned: found.OrphanPins(), FlushCT: found.Stale()}
 	if !first {
 		forget = *g.pending
 	}
+
 	g.pending = found.Delta()
 	if d, _ := g.ready(time.Now()); !d.Empty() {
 		if first {
@@ -51,8 +55,10 @@ func (g *programmer) readBack(ctx context.Context) {
 			g.repairing(d)
 		}
 	}
+
 	g.pending.DelLearned, g.pending.FlushCT = forget.DelLearned, forget.FlushCT
 	g.setAside(g.pending)
+
 	g.fullSync = true
 	g.sync(ctx)
 	g.fullSync = false

@@ -104,14 +104,17 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, external []netip.Addr) {
 	was, before := h.by, h.warnings
 	h.by, h.warnings = h.set.hostTraffic(cfg, network), nil
+
 	if was != "" && h.by != was && !h.open {
 		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
 		h.by = was
 	}
+
 	h.open = h.set.HostTrafficOpen(h.by, cfg.NodeIPs)
 	if h.by != was {
 		h.log.Info("the node's own traffic for Services", "servedBy", h.by, "nodeOnBridge", nodeOnBridge(cfg))
 	}
+
 	switch {
 	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
 		h.routes(nil)
@@ -136,6 +139,7 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool { return cfg.Elsewhere(k8s.FamilyOf(ip)) })
 		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, here))
 	}
+
 	for _, w := range h.warnings {
 		if !slices.Contains(before, w) {
 			h.log.Warn(w)

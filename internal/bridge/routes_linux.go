@@ -24,16 +24,19 @@ func setRoutes(bridge string, want []route) error {
 		}
 		return fmt.Errorf("interface %s: %w", bridge, err)
 	}
+
 	index := link.Attrs().Index
 	have, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: index, Protocol: routeProtocol},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	if len(want) > 0 && link.Attrs().Flags&net.FlagUp == 0 {
 		return fmt.Errorf("interface %s is down", bridge)
 	}
+
 	for i := range have {
 		if !slices.ContainsFunc(want, func(r route) bool { return r.is(&have[i]) }) {
 			if err := netlink.RouteDel(&have[i]); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -41,9 +44,11 @@ func setRoutes(bridge string, want []route) error {
 			}
 		}
 	}
+
 	if len(want) == 0 {
 		return errors.Join(append(errs, dropNextHops(index))...)
 	}
+
 	for _, r := range want {
 		if !r.Via.IsValid() {
 			if err := netlink.NeighSet(nextHop(index, r.Dst.Addr())); err != nil {
@@ -59,6 +64,7 @@ func setRoutes(bridge string, want []route) error {
 			errs = append(errs, fmt.Errorf("add %s: %w", r.Dst, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -128,12 +128,14 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	if t, ok := u.next(); !ok || begun.Before(t) {
 		return
 	}
+
 	second := backlog{}
 	if !begun.Before(u.due) {
 		second, u.again = u.again, backlog{}
 	}
 	todo := u.pending
 	todo.add(second.all, second.filters)
+
 	u.kernel = false
 	rest, err := u.once(ctx, conn, c, todo)
 	took := time.Since(begun)
@@ -143,6 +145,7 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	}
 	u.pause = time.Now().Add(pause)
 	u.audit = time.Now().Add(auditRest * took)
+
 	if err != nil {
 		u.pending = todo
 		if conn.Err() == nil { // else the next connection is the next try
@@ -152,6 +155,7 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 			"retryIn", time.Until(u.pause).Round(time.Second))
 		return
 	}
+
 	first := u.pending
 	u.pending = backlog{filters: rest}
 	if !first.empty() {
@@ -211,10 +215,12 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 	defer cancel()
 	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
 	zone, serving := u.set.Layout.ZoneDNAT, c.UDPFrontends()
+
 	// Also the null-NAT entries that the guards of an earlier run made: each could crash ovs-vswitchd when it
 	// expires. Deleting an entry does not break its connection.
 	cfg := c.Config()
 	nullNAT := cfg.NoNullNAT && cfg.NoGuards
+
 	unmarked := u.rest.begin(c, u.settled(), begun)
 	mark := func(e *dpctl.Connection) error {
 		delete(unmarked, pipeline.ReadMark(e.Mark).Port)
@@ -225,6 +231,7 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 		_ = mark(e)
 		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) || nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
 	}
+
 	var err error
 	sw := u.db.Switch()
 	if u.kernel = u.set.inKernel(&sw); u.kernel {
@@ -247,9 +254,11 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 			u.hooks.Forgot(f, forgotten[f], time.Since(begun))
 		}
 	}
+
 	if err == nil && len(unmarked) > 0 && u.each(ctx, u.set.Layout.ZoneSNAT, mark) == nil {
 		u.rest.free = unmarked
 	}
+
 	u.log.Debug("scanned for stale UDP conntrack entries", "entries", listed, "deleted", forgotten, "netlink", u.kernel,
 		"took", time.Since(begun), "error", err)
 	return err
@@ -281,6 +290,7 @@ func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16,
 	if n, err := t.Count(ctx); err == nil && n > maxListed {
 		return fmt.Errorf("the switch tracks %d connections, over the limit of %d for a listing: ovs-vswitchd would be unresponsive for seconds", n, maxListed)
 	}
+
 	batch := make([]dpctl.Connection, 0, flushBatch)
 	flush := func() error {
 		err := u.deleteEntries(ctx, conn, t, batch)
@@ -292,6 +302,7 @@ func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16,
 		batch = batch[:0]
 		return err
 	}
+
 	err = t.Each(ctx, zone, func(c *dpctl.Connection) error {
 		if c.Zone != zone || !stale(c) {
 			return nil
@@ -301,6 +312,7 @@ func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16,
 		}
 		return flush()
 	})
+
 	if err == nil && len(batch) > 0 {
 		err = flush()
 	}

@@ -185,10 +185,12 @@ func (p *Plane) status() dataplane.Status {
 		Rejects:     p.rejects.stats(p.prog.stats.dropped),
 		Affinity:    p.affinity.status(),
 	}
+
 	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings(), p.prog.beyondWarnings())
 	if p.failOpen != "" {
 		warnings = append(warnings, p.failOpen)
 	}
+
 	if !p.prog.stats.LastSync.IsZero() {
 		t := p.prog.stats.LastSync
 		s.LastSync = &t
@@ -199,11 +201,13 @@ func (p *Plane) status() dataplane.Status {
 	if p.prog.conn != nil {
 		s.Rejects.Dropped += p.prog.conn.PacketInDrops()
 	}
+
 	client := p.of.Load().Status()
 	s.Channel.LastError = errorText(client.LastError)
 	if client.Connected {
 		s.Channel.Since = client.Since.UTC().Format(time.RFC3339)
 	}
+
 	if p.prog.compiler != nil {
 		s.Flows, s.Groups = p.prog.compiler.Flows(), p.prog.compiler.Groups()
 		cfg := p.prog.compiler.Config()
@@ -212,17 +216,21 @@ func (p *Plane) status() dataplane.Status {
 		s.Bridge.Uplink, s.Bridge.Pods, s.Bridge.LocalDelivery = cfg.Uplink, len(cfg.Pods), cfg.LocalDelivery
 		warnings = append(warnings, p.prog.compiler.Missing()...)
 	}
+
 	s.Bridge.Lacks = p.lacks()
 	if p.stale.problem != "" {
 		warnings = append(warnings, p.stale.problem)
 	}
+
 	if !sw.Exists {
 		warnings = []string{goneWarning(&sw)} // whatever else is unknown follows from that
 	}
+
 	refusals := p.prog.refused.All()
 	for _, r := range refusals {
 		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(r.Port), Error: r.Reason, Times: r.Times, RetryAt: r.RetryAt})
 	}
+
 	return dataplane.Status{
 		InStep: s.InStep, Why: why, Refusals: refusals, Notices: p.affinity.notices(), Warnings: warnings,
 		Programming: s.Programming.Programming, Detail: s,

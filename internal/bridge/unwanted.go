@@ -43,16 +43,19 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 	if err == nil && n > maxUnwanted {
 		g.log.Error(tooManyText(n) + "; replacing all flows under the cookie. Service counters restart at 0. " +
 			"Find out which program installs them; --cookie-prefix gives nkp another cookie")
+
 		want := g.compiler.State()
 		d := flow.Diff(flow.NewState(), want)
 		d.SetMeters = nil // the read-back brings them
 		cookie, mask := g.set.Layout.StaticCookies()
 		d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
 		g.stats.Repairs++
+
 		first := g.pending == nil
 		if !first { // what waits to be forgotten is not among the flows
 			d.DelLearned, d.FlushCT = g.pending.DelLearned, g.pending.FlushCT
 		}
+
 		if g.pending = d; !g.sync(ctx) {
 			return false
 		}
@@ -60,6 +63,7 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 			g.pending = nil
 		}
 	}
+
 	if err != nil {
 		g.cannotRead(ctx, err)
 	}

@@ -89,6 +89,7 @@ func forget(list func(do func(*dpctl.Connection, []byte) error) error, f k8s.Fam
 	defer socket.Close()
 	socket.SetReceiveTimeout(&nl.SocketTimeoutTv)
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}
+
 	var failed int
 	var first error
 	for range dumpTries {
@@ -114,6 +115,7 @@ func forget(list func(do func(*dpctl.Connection, []byte) error) error, f k8s.Fam
 			break
 		}
 	}
+
 	if failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections cannot be deleted; the first: %w", failed, first))
 	}

@@ -60,6 +60,7 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+
 	c.Node = c.Node || !in.begun
 	if len(in.families) < len(Families) {
 		all := c.Ports
@@ -70,9 +71,11 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 			}
 		}
 	}
+
 	if len(c.Ports)+len(c.HealthChecks) == 0 && !c.Node {
 		return
 	}
+
 	in.begun = true
 	if in.next == nil {
 		in.next = &Update{
@@ -80,11 +83,13 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 			Arrived: time.Now(),
 		}
 	}
+
 	u := in.next
 	u.Facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
 	u.Node = u.Node || c.Node
 	maps.Copy(u.Ports, c.Ports)
 	maps.Copy(u.HealthChecks, c.HealthChecks)
+
 	in.queued(in.families...)
 	in.Notify()
 }

@@ -38,9 +38,11 @@ func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k
 			large = append(large, n)
 		}
 	}
+
 	if !p.begun || len(large) == 0 {
 		return p.take(ports, slices.Collect(maps.Keys(ports)))
 	}
+
 	cost := func(n k8s.PortName) int {
 		c := 1
 		for _, sp := range []*k8s.ServicePort{ports[n], p.taken[n]} {
@@ -50,9 +52,11 @@ func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k
 		}
 		return c
 	}
+
 	slices.SortFunc(large, func(a, b k8s.PortName) int {
 		return cmp.Or(cmp.Compare(p.passed[b], p.passed[a]), cmp.Compare(cost(a), cost(b)), a.Compare(b))
 	})
+
 	if p.waited = len(ports) > len(large) && !p.waited; !p.waited {
 		sum := cost(large[0])
 		large = large[1:]
@@ -63,6 +67,7 @@ func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k
 			p.passed[n]++
 		}
 	}
+
 	later := make(map[k8s.PortName]bool, len(large))
 	for _, n := range large {
 		later[n] = true
@@ -78,6 +83,7 @@ func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k
 		k8s.Protocol
 		k8s.Family
 	}
+
 	each := func(n k8s.PortName, sp *k8s.ServicePort, do func(frontend)) {
 		if sp == nil {
 			return
@@ -93,16 +99,19 @@ func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k
 			}
 		}
 	}
+
 	had, gets := map[frontend]k8s.PortName{}, map[frontend]k8s.PortName{}
 	for n := range later {
 		each(n, p.taken[n], func(f frontend) { had[f] = n })
 		each(n, ports[n], func(f frontend) { gets[f] = n })
 	}
+
 	for n := range ports {
 		if !later[n] {
 			names = append(names, n)
 		}
 	}
+
 	for i := 0; i < len(names) && len(later) > 0; i++ {
 		from := func(of map[frontend]k8s.PortName) func(frontend) {
 			return func(f frontend) {

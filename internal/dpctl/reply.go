@@ -111,6 +111,7 @@ func (s *reader) skipScalar(c byte) {
 // of the string, and returns nothing.
 func (s *reader) text(line func([]byte) error) string {
 	s.buf = s.buf[:0]
+
 	for {
 		c := s.byte()
 		switch {
@@ -136,6 +137,7 @@ func (s *reader) text(line func([]byte) error) string {
 			}
 			s.buf = s.buf[:0]
 		}
+
 		if len(s.buf) > s.most {
 			s.err = errTooLong
 		}

@@ -114,6 +114,7 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 			return nil
 		})
 	}
+
 	err := ask() // zones with a limit of their own
 	if err == nil && byDefault > 0 && len(list) < len(zones) {
 		names := make([]string, len(zones))
@@ -122,6 +123,7 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 		}
 		err = ask("zone=" + strings.Join(names, ","))
 	}
+
 	slices.SortFunc(list, func(a, b Fill) int { return int(a.Zone) - int(b.Zone) })
 	return list, err
 }

@@ -41,9 +41,11 @@ func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 		},
 		dst: []uint16{q.To.Port(), q.From.Port()}, addrs: []netip.Addr{q.From.Addr(), q.To.Addr()},
 	}
+
 	if k8s.FamilyOf(q.To.Addr()) == k8s.IPv6 {
 		c.family = flow.EthIPv6
 	}
+
 	endpoint := func(at netip.AddrPort) {
 		c.addrs, c.dst = append(c.addrs, at.Addr()), append(c.dst, at.Port())
 	}
@@ -58,6 +60,7 @@ func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 		}
 		endpoint(w.endpoint)
 	}
+
 	if v.r.Masquerade == trace.Always {
 		c.addrs = append(c.addrs, v.Config.NodeIPs...)
 	}

@@ -101,6 +101,7 @@ func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*d
 // endpoint answered none of the client's.
 func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
 	failingFirst(list)
+
 	n := 0
 	answered := map[netip.AddrPort]bool{}
 	for i := range list {
@@ -108,6 +109,7 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 			answered[c.Endpoint] = true
 		}
 	}
+
 	for i := range list {
 		c := &list[i]
 		if !about(c, q) {
@@ -116,6 +118,7 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 		if n++; n > maxConnections {
 			continue
 		}
+
 		seen := ""
 		if c.Seen.IsValid() && c.Seen != c.Client.Addr() {
 			seen = fmt.Sprintf(", masqueraded as %s", c.Seen)
@@ -125,16 +128,19 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 			still = "; it stays there although new connections do not go there any more"
 		}
 		still += answer(c)
+
 		if o := outcomeOf(c); r.Verdict == trace.Deliver && (o == trace.Unanswered || o == trace.Refused) && !answered[c.Endpoint] && contains(r.Endpoints, c.Endpoint) {
 			answered[c.Endpoint] = true // one is enough
 			l.Doubt("an existing connection (%s) to %s%s", c, c.Endpoint, answer(c))
 		}
+
 		if c.Endpoint == c.Frontend {
 			l.Step("an existing connection (%s): not translated, since it was opened%s", c, seen)
 			continue
 		}
 		l.Step("an existing connection (%s): goes to %s since it was opened%s%s", c, c.Endpoint, seen, still)
 	}
+
 	if n > maxConnections {
 		l.Step("and %d more existing connections", n-maxConnections)
 	}

@@ -22,12 +22,14 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 	}
 	walks = []*walk{first}
 	mask := first.hashMask
+
 	for len(walks) <= int(mask) && len(walks) < maxHashes {
 		var params [][]string
 		n := len(walks)
 		for hash := n + 1; hash <= int(min(mask, maxHashes-1))+1; hash++ { // mask+1 stands for 0, which is no hash
 			params = append(params, s.params(p, q, uint32(hash), states))
 		}
+
 		err := s.Tracker.Traces(ctx, params, func(text string) error {
 			w, err := parseWalk(text, s.Config.Layout.ChoosesByHash)
 			if err == nil {
@@ -39,6 +41,7 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 		if err != nil {
 			return nil, 0, err
 		}
+
 		for i := n; i < len(walks); i++ {
 			if !slices.Equal(walks[i].states, states) {
 				if walks[i], _, err = s.settle(ctx, p, q, uint32(i+1), walks[i].states); err != nil {

@@ -72,12 +72,14 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 			return err
 		}
 	}
+
 	v.Verdict = v.verdict()
 	anew := v.Verdict != trace.Deliver && v.choosesAnew()
 	if anew {
 		v.Verdict = trace.Uncertain
 		v.Differ("the endpoint that session affinity chooses now does not get the packet; nkp changes the choice of clients without a pin every few seconds")
 	}
+
 	switch v.Verdict {
 	case trace.Reject:
 		v.Step("refused: the packet goes to nkp, which answers it")
@@ -86,6 +88,7 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	case trace.Untouched:
 		v.Step("left alone")
 	}
+
 	switch {
 	case v.Verdict == v.r.Verdict:
 	case v.Verdict == trace.Mixed:
@@ -93,15 +96,18 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	case v.Verdict != trace.Uncertain:
 		v.Differ("the switch says %s, the model %s", v.Verdict, v.r.Verdict)
 	}
+
 	v.tails(ctx)
 	v.strangers()
 	v.whatDiffers(ctx, q)
+
 	if v.doubt && v.Verdict == trace.Deliver {
 		v.Verdict = trace.Uncertain
 	}
 	if v.Verdict == trace.Uncertain && !anew {
 		v.Differ("the packet leaves the switch, but whether it and its answer arrive is not certain")
 	}
+
 	return nil
 }
 
@@ -137,6 +143,7 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 	last := w.final(v.Config.Layout.CounterTable())
 	_, ours := v.Config.Layout.PortOfCookie(last.cookie)
 	ports := w.ports()
+
 	switch {
 	case w.forked:
 		return trace.Uncertain, "a flow sends copies of the packet different ways"
@@ -185,6 +192,7 @@ func (v *view) tails(ctx context.Context) {
 		text, why string
 		verdict   trace.Verdict
 	}
+
 	var order []tail
 	to := map[tail][]string{}
 	for _, w := range v.walks {
@@ -200,9 +208,11 @@ func (v *view) tails(ctx context.Context) {
 			}
 			t.text = strings.Join(steps, "; ")
 		}
+
 		if to[t] == nil {
 			order = append(order, t)
 		}
+
 		at := "the group's bucket"
 		if w.endpoint.IsValid() {
 			at = w.endpoint.String()
@@ -211,6 +221,7 @@ func (v *view) tails(ctx context.Context) {
 			to[t] = append(to[t], at)
 		}
 	}
+
 	for i, t := range order {
 		if i == maxWays {
 			v.Step("and %d more paths", len(order)-i)
@@ -269,10 +280,12 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 		v.Differ("on the switch the packet is for %s, in the model for %s", name, v.r.Port)
 		v.doubt = true
 	}
+
 	if v.r.Chosen != nil && v.r.Verdict == trace.Deliver {
 		v.judgeChosen(w, q)
 		return nil
 	}
+
 	st, err := v.Installed(ctx, mark.Port)
 	if err != nil {
 		return fmt.Errorf("cannot read the groups of the Service port: %w", err)
@@ -287,6 +300,7 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 		}
 	}
 	slices.Sort(texts)
+
 	switch {
 	case w.group != 0 && len(texts) > 0:
 		v.Step("group %d: one of %s", w.group, brief(texts))
@@ -295,13 +309,16 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 	default:
 		v.Step("no endpoint can be chosen: the group is empty or missing")
 	}
+
 	masquerade := mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(q.To.Addr())) // impossible where the node's address is not on the bridge
 	if masquerade {
 		v.Step("to be masqueraded")
 	}
+
 	if v.r.Verdict != trace.Deliver {
 		return nil
 	}
+
 	if missing := without(v.r.Endpoints, texts); len(missing) > 0 {
 		v.Differ("the switch lacks the endpoint %s", brief(missing))
 	}
@@ -338,6 +355,7 @@ const maxDiffering = 5
 func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 	d := v.differences
 	concerned := v.concern(ctx, q)
+
 	var lines []string
 	for _, g := range d.Own.SetGroups {
 		if id := v.Config.Layout.GroupID(g.ID); concerned.port(id) {
@@ -354,6 +372,7 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 			lines = append(lines, fmt.Sprintf("%s: unwanted flow on the switch: %s", v.owner(ctx, id), f))
 		}
 	}
+
 	for i, line := range lines {
 		if i == maxDiffering {
 			v.Differ("and %d more flows or groups", len(lines)-i)
@@ -361,6 +380,7 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 		}
 		v.Differ("%s", line)
 	}
+
 	if len(lines) > 0 {
 		v.doubt = true
 		v.Differ("another program has changed the switch, or nkp has not programmed it yet: \"nkp diff\" shows all differences, and the running agent repairs them within --audit-period")
@@ -369,6 +389,7 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 		v.doubt = true
 		v.Differ("%s", d.FailOpen)
 	}
+
 	v.others(d, concerned)
 }
 

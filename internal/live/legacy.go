@@ -51,6 +51,7 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 				return
 			}
 			seen[chain] = true
+
 			for _, text := range tables[table][chain] {
 				r := newRule(text)
 				if !slices.ContainsFunc(packets, func(v header) bool { return (table != "nat" || !v.answer) && r.mayHold(v) }) {
@@ -63,6 +64,7 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 				}
 			}
 		}
+
 		for _, b := range bases {
 			follow(b)
 		}

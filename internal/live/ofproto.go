@@ -139,6 +139,7 @@ func (w *walk) step(line string, group uint32) {
 		w.hits = append(w.hits, h)
 		return
 	}
+
 	switch actions, end := strings.CutPrefix(line, "Datapath actions: "); {
 	case end:
 		w.last.actions = actions
@@ -188,6 +189,7 @@ func (w *walk) action(line, text string) {
 			break
 		}
 	}
+
 	if w.passed || passLine.MatchString(line) {
 		w.passed = true // what follows is others' doing, and nkp's registers are 0
 	} else if m := dnatLine.FindStringSubmatch(line); m != nil {

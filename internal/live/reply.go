@@ -23,6 +23,7 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 	l := trace.NewLive()
 	l.Verdict = v.r.Reply.Verdict
 	v.r.Reply.Live = l
+
 	n := 0
 	var done []netip.AddrPort
 	for _, w := range v.walks {
@@ -40,9 +41,11 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 			n++
 		}
 	}
+
 	if len(done) > maxWays {
 		l.Step("and the answers of %d more endpoints", len(done)-maxWays)
 	}
+
 	switch tried := min(len(done), maxWays); {
 	case tried == 0 && v.r.Verdict == trace.Deliver:
 		l.Verdict = trace.Drop
@@ -52,10 +55,12 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 	case n < tried:
 		l.Verdict = trace.Mixed
 	}
+
 	if v.doubt && l.Verdict == trace.Deliver { // ofproto/trace keeps the endpoint's address: flows that match the frontend's are not met
 		l.Verdict = trace.Uncertain
 		l.Differ("the answer leaves the switch, but whether it arrives is not certain: see what does not agree on the packet's way")
 	}
+
 	noteReplies(l, q, list)
 	return nil
 }
@@ -74,15 +79,18 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 			ends = ends[:1]
 		}
 	}
+
 	for i, one := range ends {
 		source := k8s.Pod
 		if slices.Contains(v.Config.LocalIPs, one.From.Addr()) {
 			source = k8s.ThisNode
 		}
+
 		p, err := v.enter(one, &trace.Result{Source: source})
 		if err != nil {
 			return false, err
 		}
+
 		p.flags, p.mark = flow.TCPSyn|flow.TCPAck, w.reg1
 		text, err := v.Tracker.Trace(ctx, append([]string{v.Bridge, p.flowText(one, 1)}, replyStates...)...)
 		if err != nil {
@@ -92,6 +100,7 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 		if err != nil {
 			return false, err
 		}
+
 		translates := i < len(ends)-1
 		if translates {
 			at := slices.IndexFunc(y.hits, func(h hit) bool { return h.table == int(v.Config.Layout.UnSNATTable()) })
@@ -100,11 +109,13 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 				continue
 			}
 		}
+
 		ports := y.ports()
 		if len(ports) > 0 && !translates {
 			l.Step("from %s to %s: %s; out by the datapath's port %s", one.From, one.To.Addr(), v.describeAll(ctx, y.hits), strings.Join(ports, ", "))
 			return true, nil
 		}
+
 		l.Step("from %s to %s: %s", one.From, one.To.Addr(), v.describeAll(ctx, y.hits))
 		why := "it is not brought back to " + q.From.Addr().String() + ", as which the connection was masqueraded"
 		if last := y.final(v.Config.Layout.CounterTable()); len(ports) == 0 {

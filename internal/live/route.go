@@ -17,6 +17,7 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 	to := q.To.Addr()
 	var devices []string
 	defer func() { filters(devices, chains, r) }()
+
 	if r.Source == k8s.ThisNode && !to.IsLoopback() && !slices.Contains(local, to) {
 		from := q.From.Addr()
 		if from.IsLoopback() {
@@ -33,9 +34,11 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 			devices = append(devices, device)
 		}
 	}
+
 	if bridge != "" || r.Verdict != trace.Deliver {
 		return
 	}
+
 	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxWays)] {
 		at, _ := netip.ParseAddrPort(text)
 		device, err := routeOf(netip.Addr{}, at.Addr())
@@ -44,6 +47,7 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 			continue
 		}
 		devices = append(devices, device)
+
 		if client := q.From.Addr(); r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
 			for _, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
 				if by, err := forwards(way[0], way[1]); err != nil {

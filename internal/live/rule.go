@@ -28,6 +28,7 @@ func newRule(text string) rule {
 	r := rule{text: text}
 	not := false
 	words := splitWords(text)
+
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		value := func() string {
@@ -37,6 +38,7 @@ func newRule(text string) rule {
 			}
 			return ""
 		}
+
 		switch {
 		case w == "!":
 			not = true
@@ -56,6 +58,7 @@ func newRule(text string) rule {
 			}
 			r.matches = append(r.matches, m)
 		}
+
 		not = false
 	}
 	return r
@@ -65,6 +68,7 @@ func newRule(text string) rule {
 func splitWords(s string) (words []string) {
 	var b strings.Builder
 	quoted, any := false, false
+
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c == '\\' && i+1 < len(s):
@@ -84,6 +88,7 @@ func splitWords(s string) (words []string) {
 			any = true
 		}
 	}
+
 	if any {
 		words = append(words, b.String())
 	}
@@ -129,6 +134,7 @@ func (m *match) holds(p *walker, marked bool) truth {
 		}
 		return no
 	}
+
 	switch m.option {
 	case "-s":
 		return is(inPrefix(m.value, p.src))

@@ -128,6 +128,7 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 	default:
 		bases = []string{"FORWARD"}
 	}
+
 	for _, base := range bases {
 		for _, o := range w.base("filter", base) {
 			switch o.target {
@@ -140,6 +141,7 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 			}
 		}
 	}
+
 	w.step("no rule of a Service's matches")
 	return trace.Untouched
 }
@@ -169,6 +171,7 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 	if depth > maxDepth {
 		return nil, []bool{marked}
 	}
+
 	marks := []bool{marked}
 	for _, text := range w.Tables[table][name] {
 		r := newRule(text)
@@ -190,10 +193,12 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 				leaves = addMark(leaves, p)
 			}
 		}
+
 		if marks = next; len(marks) == 0 {
 			return ended, leaves
 		}
 	}
+
 	for _, m := range marks {
 		leaves = addMark(leaves, m)
 	}
@@ -266,6 +271,7 @@ func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []out
 			masquerade = trace.Never
 		}
 	}
+
 	if all := !slices.ContainsFunc(ways, func(o outcome) bool { return !o.marked }); masquerade == trace.Always && all {
 		if hairpin && r.Masquerade == trace.Hairpin { // the client is the only endpoint: both words fit
 			masquerade = trace.Hairpin
@@ -273,12 +279,15 @@ func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []out
 	} else if masquerade = trace.Never; hairpin {
 		masquerade = trace.Hairpin
 	}
+
 	slices.Sort(endpoints)
 	endpoints = slices.Compact(endpoints)
 	l.Step("one of %s, masquerade %s", brief(endpoints), masquerade)
+
 	if r.Verdict != trace.Deliver {
 		return
 	}
+
 	if missing := without(r.Endpoints, endpoints); len(missing) > 0 {
 		l.Differ("the rules lack the endpoint %s", brief(missing))
 	}

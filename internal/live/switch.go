@@ -65,27 +65,33 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	if err != nil {
 		return err
 	}
+
 	l := trace.NewLive()
 	r.Live = l
 	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
+
 	d, err := s.Diff(ctx)
 	if s.endless(ctx, l, d, err) {
 		s.usage(ctx, l, r)
 		s.connections(ctx, l, q, r)
 		return nil
 	}
+
 	walks, left, err := s.follow(ctx, p, q)
 	if err != nil {
 		return err
 	}
+
 	v := &view{Switch: s, Live: l, r: r, inPort: p.inPort, walks: walks, differences: d}
 	v.narrate(ctx)
 	if left > 0 {
 		l.Step("followed for %d values of the datapath's hash, of %d", len(walks), len(walks)+left)
 	}
+
 	if err := v.judge(ctx, q); err != nil {
 		return err
 	}
+
 	s.usage(ctx, l, r)
 	list := s.connections(ctx, l, q, r)
 	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) { // else it may go to another node
@@ -100,6 +106,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 // others are not looked at.
 func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
 	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end (ofproto/trace), and hang"
+
 	if err != nil {
 		l.Differ("%s, and the installed flows cannot be checked: %v", unfollowed, err)
 	} else {
@@ -113,6 +120,7 @@ func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err
 			l.Differ("%s. nkp's tables hold %d more flows of other owners, too many to check", unfollowed, d.More)
 		}
 	}
+
 	if l.Agrees {
 		why, err := s.Unmarks(ctx)
 		switch {
@@ -122,6 +130,7 @@ func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err
 			l.Differ("%s. %s", unfollowed, why)
 		}
 	}
+
 	if !l.Agrees {
 		l.Verdict = trace.Uncertain
 	}
@@ -135,6 +144,7 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 		gateway = anyMAC
 	}
 	p := packet{src: anyMAC.String(), dst: gateway.String()}
+
 	pod, known := s.pod(q.From.Addr())
 	switch {
 	case q.In == "LOCAL" || q.In == "" && r.Source == k8s.ThisNode:
@@ -159,6 +169,7 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 	default:
 		return p, fmt.Errorf("cannot determine the port of bridge %s by which a packet from %s enters: pass --in PORT", s.Bridge, q.From.Addr())
 	}
+
 	if known && r.Source != k8s.ThisNode && q.In == "" {
 		p.src = pod.MAC.String()
 	}
@@ -200,9 +211,11 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 	if n > dpctl.MaxDetailed {
 		l.Step("the conntrack table has %d entries, over the limit of %d for details: refused connections are not recognized", n, dpctl.MaxDetailed)
 	}
+
 	zone := func(zone uint16) func(func(*dpctl.Connection) error) error {
 		return func(do func(*dpctl.Connection) error) error { return each(ctx, zone, do) }
 	}
+
 	list, outcomes, err := those(zone(s.Config.Layout.ZoneDNAT), q, r)
 	if err == nil && len(list) > 0 {
 		var masqueraded []dpctl.Connection
@@ -214,10 +227,12 @@ func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Questio
 		})
 		noteMasquerade(list, masqueraded)
 	}
+
 	if err != nil {
 		l.Step("existing connections cannot be looked up: %v", err)
 		return nil
 	}
+
 	noteOutcomes(l, r, outcomes)
 	noteConnections(l, q, r, list)
 	return list

@@ -42,16 +42,19 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	if err != nil {
 		return err
 	}
+
 	l := trace.NewLive()
 	r.Live = l
 	l.Step("nftables: %s", q)
 	l.Steps = append(l.Steps, steps...)
+
 	switch l.Verdict = verdictOf(ways); {
 	case l.Verdict == trace.Uncertain:
 		l.Differ("what becomes of the packet is not certain: the model says %s", r.Verdict)
 	case l.Verdict != r.Verdict:
 		l.Differ("the rules say %s, the model %s", l.Verdict, r.Verdict)
 	}
+
 	if l.Verdict != r.Verdict {
 		for _, w := range ways {
 			if w.At != "" {
@@ -59,10 +62,12 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 			}
 		}
 	}
+
 	doubted, err := s.legacy(l, q, &p, ways)
 	if err != nil {
 		return err
 	}
+
 	var list []outcome
 	for _, w := range ways {
 		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
@@ -72,9 +77,11 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	if len(list) > 0 {
 		judgeDelivery(l, r, q.From.Addr(), list)
 	}
+
 	if err := s.differences(l); err != nil {
 		return err
 	}
+
 	noteKernel("nftables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
 		return s.answers(q, r, ways, doubted)
@@ -88,6 +95,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	p := s.packet(q, r)
 	answer := rules.Packet{Protocol: q.Protocol, From: q.To, To: client(q), Device: device, Local: s.Node.Local, Reply: &rules.Reply{Service: q.To}}
 	var out []rules.Way
+
 	for _, way := range []struct {
 		what, lost string
 		packet     rules.Packet
@@ -100,9 +108,11 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 			r.Doubt(fmt.Sprintf("the node's nftables cannot be read: %v", err))
 			return nil
 		}
+
 		for _, step := range steps {
 			r.Live.Step("%s: %s", way.what, step)
 		}
+
 		for _, w := range ways {
 			switch {
 			case w.At != "":
@@ -116,6 +126,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 				r.Live.Verdict = trace.Uncertain
 			}
 		}
+
 		if v := verdictOf(ways); v == trace.Drop || v == trace.Reject {
 			r.Live.Verdict = v
 		}
@@ -123,6 +134,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 			out = ways
 		}
 	}
+
 	verdict := r.Live.Verdict
 	if _, err := s.legacy(r.Live, q, &p, out); err != nil {
 		r.Doubt(fmt.Sprintf("the node's iptables (legacy) cannot be read: %v", err))
@@ -138,11 +150,13 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 	l := trace.NewLive()
 	var done []netip.AddrPort
 	arrived := 0
+
 	for _, w := range ways {
 		if w.Fate != rules.Accepted || !w.Endpoint.IsValid() || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
 			continue
 		}
 		done = append(done, w.Endpoint)
+
 		back, steps, err := s.Follow(rules.Packet{
 			Protocol: q.Protocol, From: w.Endpoint, To: client(q), Local: s.Node.Local,
 			Reply: &rules.Reply{Service: q.To, Masquerade: w.Masquerade}, FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
@@ -153,6 +167,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 		for _, step := range steps {
 			l.Step("the answer of %s: %s", w.Endpoint, step)
 		}
+
 		lost := "is lost"
 		switch verdictOf(back) {
 		case trace.Deliver:
@@ -167,6 +182,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 			}
 		}
 	}
+
 	switch {
 	case l.Verdict != "":
 	case arrived == len(done):
@@ -176,12 +192,14 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 	default:
 		l.Verdict = trace.Mixed
 	}
+
 	if !l.Agrees && r.Live.Verdict == trace.Deliver {
 		r.Live.Verdict = trace.Uncertain
 	}
 	for _, d := range l.Differences {
 		r.Live.Differ("%s", d)
 	}
+
 	if y := r.Reply; y != nil {
 		y.Live.Steps = append(y.Live.Steps, l.Steps...)
 		y.Live.Verdict, y.Live.Agrees, y.Live.Differences = l.Verdict, l.Agrees, l.Differences
@@ -226,12 +244,14 @@ func client(q trace.Question) netip.AddrPort {
 func verdictOf(ways []rules.Way) (all trace.Verdict) {
 	lost := func(v trace.Verdict) bool { return v == trace.Drop || v == trace.Reject }
 	doubt, mixed := false, false
+
 	for _, w := range ways {
 		one := map[rules.Fate]trace.Verdict{rules.Accepted: trace.Untouched, rules.Dropped: trace.Drop, rules.Rejected: trace.Reject, rules.Unknown: trace.Uncertain}[w.Fate]
 		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
 			one = trace.Deliver
 		}
 		doubt = doubt || w.Doubt
+
 		switch {
 		case all == "" || all == one:
 			all = one
@@ -243,6 +263,7 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 			return trace.Uncertain
 		}
 	}
+
 	switch {
 	case all == "" || mixed && doubt:
 		return trace.Uncertain
@@ -261,6 +282,7 @@ func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways [
 			chains = append(chains, c)
 		}
 	}
+
 	for _, w := range ways {
 		to := p.To.Addr()
 		if w.Endpoint.IsValid() {
@@ -279,6 +301,7 @@ func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways [
 			add("FORWARD")
 		}
 	}
+
 	if len(chains) == 0 {
 		return false, nil
 	}
@@ -286,14 +309,17 @@ func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways [
 		add("INPUT")
 		add("OUTPUT")
 	}
+
 	drops, rules, err := s.Legacy(chains...)
 	if err != nil {
 		return false, err
 	}
+
 	if drops != "" {
 		doubted = true
 		l.Differ("%s: whether one accepts the packet is not certain", drops)
 	}
+
 	for i, text := range interfering(rules, append(chains, "PREROUTING", "POSTROUTING"), headers(q, ways)) {
 		doubted = true
 		if i == maxDifferences {
@@ -302,6 +328,7 @@ func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways [
 		}
 		l.Differ("a rule of iptables (legacy) may keep the packet or its answers from arriving: %s", text)
 	}
+
 	if doubted {
 		l.Verdict = trace.Uncertain
 	}

@@ -66,11 +66,13 @@ func (n *Network) routes(family int) error {
 	if family == netlink.FAMILY_V6 {
 		bits = 128
 	}
+
 	err := netlink.RouteListFilteredIter(family, &netlink.Route{}, 0, func(r netlink.Route) bool {
 		if len(n.Routes) >= MaxRoutes {
 			n.More = true
 			return false
 		}
+
 		dst := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if family == netlink.FAMILY_V6 {
 			dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -82,10 +84,12 @@ func (n *Network) routes(family int) error {
 				return true
 			}
 		}
+
 		route := Route{Dst: dst.Masked(), Via: addrOf(r.Gw), Link: r.LinkIndex, Metric: r.Priority, Protocol: int(r.Protocol)}
 		if via, ok := r.Via.(*netlink.Via); ok { // an IPv4 route by an IPv6 next hop (RFC 5549)
 			route.Via = addrOf(via.Addr)
 		}
+
 		switch {
 		case r.Type != unix.RTN_UNICAST:
 			if r.Type != unix.RTN_UNREACHABLE && r.Type != unix.RTN_BLACKHOLE && r.Type != unix.RTN_PROHIBIT {
@@ -102,6 +106,7 @@ func (n *Network) routes(family int) error {
 		n.Routes = append(n.Routes, route)
 		return true
 	})
+
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil
 	}
@@ -185,8 +190,10 @@ func watch(ctx context.Context, changed func()) error {
 	if err != nil {
 		return err
 	}
+
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
+
 	for {
 		err := s.SetReceiveTimeout(&unix.Timeval{})
 		if err == nil {
@@ -195,14 +202,17 @@ func watch(ctx context.Context, changed func()) error {
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return err
 		}
+
 		sleep(ctx, watchPause)
 		if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 1}); err != nil {
 			return err
 		}
+
 		// One reading serves all of a burst; changes that never stop are several bursts.
 		for end := time.Now().Add(watchPause); (err == nil || errors.Is(err, unix.ENOBUFS)) && time.Now().Before(end); {
 			_, _, err = s.Receive()
 		}
+
 		changed()
 	}
 }

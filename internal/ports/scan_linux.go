@@ -29,6 +29,7 @@ func Scan() ([]Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var all []Listener
 	for _, p := range []struct {
 		name   k8s.Protocol
@@ -51,6 +52,7 @@ func Scan() ([]Listener, error) {
 			}
 		}
 	}
+
 	return all, nil
 }
 

@@ -97,6 +97,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(w.opts.Every)
 	defer tick.Stop()
 	failed := ""
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,6 +110,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			case <-time.After(settle):
 			}
 		}
+
 		err := w.look()
 		switch {
 		case err == nil:

@@ -98,14 +98,17 @@ func (k kernel) apply(s Settings) (warnings []string) {
 	if _, err := os.Stat(k.path(netfilter + "nf_conntrack_max")); errors.Is(err, fs.ErrNotExist) {
 		return []string{"the kernel's connection tracking is not loaded (module nf_conntrack): its size and timeouts are left alone"}
 	}
+
 	note := func(err error) {
 		if err != nil {
 			warnings = append(warnings, err.Error())
 		}
 	}
+
 	if n := s.max(k.cpus()); n > 0 {
 		note(k.grow(n))
 	}
+
 	for _, t := range []struct {
 		name  string
 		value int
@@ -119,6 +122,7 @@ func (k kernel) apply(s Settings) (warnings []string) {
 			note(k.set(netfilter+t.name, t.value))
 		}
 	}
+
 	if s.TCPBeLiberal {
 		note(k.set(netfilter+"nf_conntrack_tcp_be_liberal", 1))
 	}

@@ -26,19 +26,23 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		}
 		return
 	}
+
 	if !e.allowed(port, f) {
 		e.Verdict = Drop
 		return
 	}
+
 	if e.Route.Consistent {
 		e.chosen(port)
 		return
 	}
+
 	e.listEndpoints(states)
 	for _, ep := range endpoints {
 		e.Endpoints = append(e.Endpoints, ep.Addr.String())
 	}
 	slices.Sort(e.Endpoints)
+
 	client := e.q.From.Addr()
 	e.Verdict = Deliver
 	switch {
@@ -50,10 +54,12 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	if e.Masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
 		e.Masquerade = Hairpin
 	}
+
 	if port.AffinitySeconds > 0 {
 		e.step("sessionAffinity ClientIP: this client keeps the endpoint that it was given within the last %d s", port.AffinitySeconds)
 	}
 	e.step("%s", e.masqueradeText(f))
+
 	switch {
 	case len(e.Endpoints) == 1:
 		e.step("delivered to %s", e.Endpoints[0])

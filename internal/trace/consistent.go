@@ -18,8 +18,10 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 		}
 		return ep.Addr
 	}
+
 	e.step("consistent choice (annotation %s): the client's port selects one of %d endpoints, the same on every node", k8s.AnnotationConsistent, len(c.Endpoints))
 	e.step("the endpoint sees %s as its client, and answers past this node unless it runs here", e.q.From.Addr())
+
 	if e.q.From.Port() == 0 {
 		for _, ep := range c.Endpoints {
 			e.Endpoints = append(e.Endpoints, ep.Addr.String())
@@ -28,6 +30,7 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 		e.step("delivered to one of the %d: with a client port (--from IP:PORT) the answer names it", len(e.Endpoints))
 		return
 	}
+
 	ep := c.Choose(e.q.From.Port())
 	e.Endpoints = []string{ep.Addr.String()}
 	if ep.Local {
@@ -36,6 +39,7 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 		e.Relayed = true
 		e.step("client port %d leads to %s: sent on to its node, at port %d, which translates packet and answer", e.q.From.Port(), ep.Addr, c.Relay)
 	}
+
 	e.portOrigin(port.Name, e.Tracker.EndpointStates(port.Name))
 }
 

@@ -13,6 +13,7 @@ const maxListed = 20
 // listEndpoints adds steps about the endpoints: which are candidates, which are not, and why.
 func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 	in, out := 0, 0
+
 	for i := range states {
 		s := &states[i]
 		why := s.Why
@@ -25,6 +26,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 			}
 			continue
 		}
+
 		if out++; out <= maxListed {
 			on := onNode(s)
 			if strings.HasPrefix(why, "on ") {
@@ -33,6 +35,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 			e.step("not a candidate: %s%s: %s", s.Addr, on, why)
 		}
 	}
+
 	if in > maxListed {
 		e.step("and %d more candidates", in-maxListed)
 	}

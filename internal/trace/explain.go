@@ -44,22 +44,26 @@ func Explain(c Cluster, q Question) *Result {
 		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true, // see toNode
 	}}
 	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}, Packet: Packet{q.source(), q.To.String(), q.Protocol}}
+
 	e.sourceOf()
 	port, f := e.find()
 	if f != nil {
 		e.step("to %s/%s: %s", q.To, q.Protocol, e.frontendText(port, f))
 	}
+
 	if why := e.gap(); why != "" {
 		e.Gap = true
 		e.step("left alone: %s", why)
 		return &e.Result
 	}
+
 	if f == nil {
 		if !e.relayed() {
 			e.noFrontend()
 		}
 		return &e.Result
 	}
+
 	e.Port, e.Service, e.Frontend = port.Name, port.Name.String(), f.Type
 	e.rivals(port)
 	e.Route = e.router.Routes(port, f)[e.Source]

@@ -89,6 +89,7 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 			f.Events, news = append(f.Events, line), append(news, line)
 		}
 	}
+
 	seen := map[netip.AddrPort]bool{}
 	for _, a := range s.Connections {
 		seen[a.Client] = true
@@ -96,6 +97,7 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 			f.before[a.Client] = a
 			continue
 		}
+
 		delete(f.before, a.Client)
 		i := slices.IndexFunc(f.Connections, func(b Attempt) bool { return b.Client == a.Client })
 		switch {
@@ -110,6 +112,7 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 			}
 		}
 	}
+
 	for i := range f.Connections {
 		if len(s.Connections) == MaxSampled { // the sample may lack some
 			break
@@ -119,10 +122,12 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 			say(a)
 		}
 	}
+
 	if s.Packets != nil && f.first != nil {
 		f.Packets = &Packets{s.Packets.First - min(f.first.First, s.Packets.First),
 			s.Packets.ToEndpoints - min(f.first.ToEndpoints, s.Packets.ToEndpoints), s.Packets.ToClients - min(f.first.ToClients, s.Packets.ToClients)}
 	}
+
 	return news
 }
 
@@ -151,6 +156,7 @@ func (a *Attempt) String() string {
 func (f *Follower) Finish() *Follow {
 	say := func(format string, args ...any) { f.Summary = append(f.Summary, fmt.Sprintf(format, args...)) }
 	client := f.r.Packet.From
+
 	switch n := len(f.Connections); {
 	case n > 0:
 		say("%s of %s in %.0f s: %s", plural(n, "connection", "connections"), client, f.Seconds, f.outcomes())
@@ -167,13 +173,16 @@ func (f *Follower) Finish() *Follow {
 		say("no new conntrack entry of %s to %s in %.0f s, although %s for the Service came: from other clients, or dropped before they got an entry",
 			client, f.r.Packet.To, f.Seconds, plural(int(f.Packets.First), "first packet", "first packets"))
 	}
+
 	if p := f.Packets; p != nil && len(f.Connections) > 0 {
 		say("the Service's flows took %s of all clients; %d went to endpoints, %d came back",
 			plural(int(p.First), "first packet", "first packets"), p.ToEndpoints, p.ToClients)
 	}
+
 	if f.note != "" {
 		say("%s", f.note)
 	}
+
 	return &f.Follow
 }
 
@@ -184,6 +193,7 @@ func (f *Follower) outcomes() string {
 		outcome  Outcome
 		endpoint netip.AddrPort
 	}
+
 	number := map[kind]int{}
 	var order []kind
 	for _, a := range f.Connections {
@@ -193,6 +203,7 @@ func (f *Follower) outcomes() string {
 		}
 	}
 	slices.SortStableFunc(order, func(a, b kind) int { return number[b] - number[a] })
+
 	var list []string
 	for _, k := range order {
 		by := "by"
@@ -201,6 +212,7 @@ func (f *Follower) outcomes() string {
 		}
 		list = append(list, fmt.Sprintf("%d %s %s %s", number[k], k.outcome, by, k.endpoint))
 	}
+
 	if len(list) > maxListed {
 		list = append(list[:maxListed], fmt.Sprintf("and %d more kinds", len(list)-maxListed))
 	}

@@ -47,6 +47,7 @@ func (r *Request) Parse(prefix string) (e Ends, err error) {
 	if err != nil {
 		return e, fmt.Errorf("%sfrom: %w", prefix, err)
 	}
+
 	if strings.Contains(r.To, "/") {
 		name := strings.TrimPrefix(strings.TrimPrefix(r.To, "svc/"), "service/")
 		e.Service, e.Port, err = parseName(name)
@@ -56,9 +57,11 @@ func (r *Request) Parse(prefix string) (e Ends, err error) {
 	if err != nil {
 		return e, fmt.Errorf("%sto: %w", prefix, err)
 	}
+
 	if e.Protocol, err = ParseProtocol(r.Protocol); err != nil {
 		return e, fmt.Errorf("%sprotocol: %w", prefix, err)
 	}
+
 	e.In, e.any = r.In, r.Protocol == ""
 	if e.Addressed() {
 		err = e.Validate()

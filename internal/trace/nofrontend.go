@@ -14,6 +14,7 @@ import (
 func (e *explanation) noFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
 	e.almost()
+
 	if owner, ports := e.servedPorts(to, true); owner != "" {
 		e.step("%s: the cluster IP of Service %s, which serves %s and no other port", at, owner, ports)
 		e.targetPort(owner)
@@ -25,6 +26,7 @@ func (e *explanation) noFrontend() {
 		e.step("refused (TCP RST or ICMP port unreachable)")
 		return
 	}
+
 	for _, r := range e.Model.ServiceCIDRs {
 		if r.Contains(to) && !e.toNode() && !e.Permissive {
 			e.Verdict = Drop
@@ -33,6 +35,7 @@ func (e *explanation) noFrontend() {
 			return
 		}
 	}
+
 	if owner, ports := e.servedPorts(to, false); owner != "" {
 		e.step("%s: an address of Service %s, which serves %s and no other port", at, owner, ports)
 		e.targetPort(owner)
@@ -62,6 +65,7 @@ func (e *explanation) nodePorts() (list []string) {
 	if !place.IsNode && !loopback {
 		return nil
 	}
+
 	at := map[string][]string{} // Service port -> addresses
 	for name, p := range e.Model.Ports {
 		for i := range p.Frontends {
@@ -75,6 +79,7 @@ func (e *explanation) nodePorts() (list []string) {
 			}
 		}
 	}
+
 	for name, addresses := range at {
 		switch {
 		case loopback:
@@ -86,6 +91,7 @@ func (e *explanation) nodePorts() (list []string) {
 				e.q.To.Port(), name, strings.Join(addresses, ", "), e.q.To.Addr()))
 		}
 	}
+
 	slices.Sort(list)
 	return list
 }

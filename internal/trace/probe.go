@@ -50,6 +50,7 @@ func (p *Probe) Judge(r *Result) {
 	if by == "" {
 		by = "an endpoint that is not known"
 	}
+
 	switch p.Outcome {
 	case Answered:
 		p.Summary = fmt.Sprintf("answered by %s %s", by, after)

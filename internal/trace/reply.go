@@ -21,6 +21,7 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 	r.Reply = y
 	step := func(format string, args ...any) { y.Steps = append(y.Steps, fmt.Sprintf(format, args...)) }
 	client := q.From.Addr()
+
 	switch r.Verdict {
 	case Reject:
 		y.Verdict = Deliver
@@ -33,15 +34,18 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 		step("nkp does not change it, because it has nothing to do with the packet")
 		return
 	}
+
 	if r.Relayed {
 		y.Verdict = Untouched
 		step("%s answers to %s. Its own node replaces the source of the answer with %s: the answer does not come through here", r.Endpoints[0], client, q.To)
 		return
 	}
+
 	from := "the endpoint"
 	if len(r.Endpoints) == 1 {
 		from = r.Endpoints[0]
 	}
+
 	switch r.Masquerade {
 	case Always:
 		step("%s answers to this node, which it takes for the client", from)
@@ -54,6 +58,7 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 			step("%s is not on this node: the answer has to come back through the node that translated the packet", client)
 		}
 	}
+
 	step("the conntrack entry replaces the source of the answer with %s", q.To)
 	step("delivered to %s, which sees an answer from %s", client, q.To)
 }

@@ -173,6 +173,7 @@ func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, v
 		b.WriteString("\ninstalled:\n")
 		writeSteps(b, live.Steps)
 	}
+
 	if live != nil && !live.Agrees && live.Verdict != verdict {
 		fmt.Fprintf(b, "\n%s: %s (by the Services alone: %s)\n", what, live.Verdict, verdict)
 	} else {
@@ -181,6 +182,7 @@ func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, v
 	if live == nil {
 		return
 	}
+
 	if live.Agrees {
 		b.WriteString("what is installed agrees\n")
 	}

@@ -15,6 +15,7 @@ func (e *explanation) sourceOf() {
 	d := &e.Model.Detector
 	place := e.Tracker.PlaceOf(ip)
 	e.Place = place
+
 	switch {
 	case ip.IsLoopback() || place.IsNode && place.Node == e.Model.Node.Name, e.q.In == "LOCAL":
 		e.Source = k8s.ThisNode
@@ -29,6 +30,7 @@ func (e *explanation) sourceOf() {
 		e.step("from %s: a pod%s%s", ip, e.where(place), how)
 		return
 	}
+
 	switch {
 	case place.IsNode:
 		e.step("from %s: node %s, which counts as outside here", ip, place.Node)
