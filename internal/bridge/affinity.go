@@ -82,12 +82,14 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 
 	switch {
 	case now.stopped && there.Flows == 0:
-		a.log.Warn("session affinity stops remembering clients: this node's limit is reached (--affinity-limit-node)", "clients", now.clients, "limit", limit)
+		a.log.Warn("session affinity stops remembering clients: "+
+			"this node's limit is reached (--affinity-limit-node)", "clients", now.clients, "limit", limit)
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{stop}})
 	case !now.stopped && there.Flows > 0:
 		a.log.Info("session affinity remembers clients again", "clients", now.clients, "limit", limit)
 		_, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}})
-	case !now.stopped && c != nil && (chosen.Packets != a.chosen || chosen.Flows == 0 && len(c.PinOwners()) > 0): // clients have chosen by the present seed
+	case !now.stopped && c != nil && (chosen.Packets != a.chosen ||
+		chosen.Flows == 0 && len(c.PinOwners()) > 0): // clients have chosen by the present seed
 		if _, err = conn.Commit(ctx, &flow.Delta{SetFlows: []*flow.Flow{seed}}); err == nil {
 			a.chosen = chosen.Packets
 		}
@@ -104,7 +106,8 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 
 	for _, n := range now.full {
 		if !slices.Contains(a.last.full, n) {
-			a.log.Warn("session affinity remembers no further clients of a Service port: its limit is reached (--affinity-limit)", "service", n, "limit", a.set.AffinityLimit)
+			a.log.Warn("session affinity remembers no further clients of a Service port: "+
+				"its limit is reached (--affinity-limit)", "service", n, "limit", a.set.AffinityLimit)
 		}
 	}
 
@@ -113,7 +116,11 @@ func (a *affinity) count(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Com
 }
 
 // fullPorts returns the Service ports that have as many pins as they may, sorted.
-func (a *affinity) fullPorts(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) (full []k8s.PortName, err error) {
+func (a *affinity) fullPorts(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	c *pipeline.Compiler,
+) (full []k8s.PortName, err error) {
 	owners := c.PinOwners()
 	cookies := slices.Collect(maps.Keys(owners))
 	counts, err := conn.CookieCounts(ctx, a.set.Layout.PinTable(), cookies)
@@ -130,7 +137,13 @@ func (a *affinity) fullPorts(ctx context.Context, conn *ofctrl.Conn, c *pipeline
 }
 
 func (a *affinity) status() AffinityStatus {
-	s := AffinityStatus{Clients: a.last.clients, Limit: a.set.AffinityLimit, NodeLimit: a.set.AffinityNodeLimit, Stopped: a.last.stopped, Full: []string{}}
+	s := AffinityStatus{
+		Clients:   a.last.clients,
+		Limit:     a.set.AffinityLimit,
+		NodeLimit: a.set.AffinityNodeLimit,
+		Stopped:   a.last.stopped,
+		Full:      []string{},
+	}
 	for _, n := range a.last.full {
 		s.Full = append(s.Full, n.String())
 	}
@@ -139,12 +152,15 @@ func (a *affinity) status() AffinityStatus {
 
 // warnings returns one line for each limit that was reached.
 func (s *AffinityStatus) warnings() (out []string) {
-	const instead = "further clients get an endpoint by the hash of their address, and keep it while the endpoints stay the same"
+	const instead = "further clients get an endpoint by the hash of their address, " +
+		"and keep it while the endpoints stay the same"
 	if s.Stopped {
-		out = append(out, fmt.Sprintf("session affinity remembers %d clients on this node, at most %d (--affinity-limit-node): %s", s.Clients, s.NodeLimit, instead))
+		out = append(out, fmt.Sprintf("session affinity remembers %d clients on this node, "+
+			"at most %d (--affinity-limit-node): %s", s.Clients, s.NodeLimit, instead))
 	}
 	if len(s.Full) > 0 {
-		out = append(out, fmt.Sprintf("session affinity remembers %d clients, the limit of a Service port (--affinity-limit), for %s: %s", s.Limit, dataplane.Some(s.Full), instead))
+		out = append(out, fmt.Sprintf("session affinity remembers %d clients, the limit of a Service port "+
+			"(--affinity-limit), for %s: %s", s.Limit, dataplane.Some(s.Full), instead))
 	}
 	return out
 }
@@ -152,8 +168,9 @@ func (s *AffinityStatus) warnings() (out []string) {
 // notices name the Service ports whose session affinity remembers no further clients.
 func (a *affinity) notices() (list []dataplane.Notice) {
 	for _, n := range a.last.full {
-		list = append(list, dataplane.Notice{Port: n, Text: fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
-			"further ones get an endpoint by the hash of their address", a.set.AffinityLimit)})
+		list = append(list, dataplane.Notice{Port: n,
+			Text: fmt.Sprintf("session affinity remembers %d clients, its limit (--affinity-limit): "+
+				"further ones get an endpoint by the hash of their address", a.set.AffinityLimit)})
 	}
 	return list
 }

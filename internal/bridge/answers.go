@@ -15,7 +15,8 @@ import (
 const (
 	answerWait   = 700 * time.Millisecond
 	countersWait = 400 * time.Millisecond
-	statusWait   = 300 * time.Millisecond // also bounds the wait for the loop, which may itself wait for the switch
+	// also bounds the wait for the loop, which may itself wait for the switch
+	statusWait = 300 * time.Millisecond
 	// freshness is the age up to which the switch's last message counts as an answer: Status trusts a switch
 	// that is only slow.
 	freshness = time.Second
@@ -34,7 +35,8 @@ func (p *Plane) Answers(ctx context.Context) error {
 	case conn.Answers(ctx):
 		return nil
 	}
-	return fmt.Errorf("ovs-vswitchd has not answered since %s%s", conn.Heard().UTC().Format(time.RFC3339), p.databaseText())
+	return fmt.Errorf("ovs-vswitchd has not answered since %s%s",
+		conn.Heard().UTC().Format(time.RFC3339), p.databaseText())
 }
 
 // conn returns the connection in use; nil if there is none. Any goroutine may call it.
@@ -89,7 +91,8 @@ func (p *Plane) databaseText() string {
 	if s.Answers {
 		return ""
 	}
-	return fmt.Sprintf("; its database %s has not answered since %s: look at ovsdb-server first", s.Endpoint, s.AwaySince.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("; its database %s has not answered since %s: look at ovsdb-server first",
+		s.Endpoint, s.AwaySince.UTC().Format(time.RFC3339))
 }
 
 // silent returns s changed for a switch that does not answer. It is not in step, because what the switch

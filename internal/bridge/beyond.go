@@ -71,7 +71,8 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	case err != nil:
 		return "", err
 	case b.unmarks != nil:
-		return fmt.Sprintf("A flow of others may clear bit 31 of reg%d (--exit-register), which marks passed packets: %s",
+		return fmt.Sprintf(
+			"A flow of others may clear bit 31 of reg%d (--exit-register), which marks passed packets: %s",
 			s.Layout.ExitRegister, b.unmarks), nil
 	case b.unread != "":
 		return "The flows of others are too many to check: " + b.unread, nil
@@ -92,7 +93,8 @@ func (p *Plane) Unmarks(ctx context.Context) (why string, err error) {
 }
 
 // Consequence is what becomes of policies that use conntrack, for packets through Services.
-const Consequence = "policies of others that use conntrack see client→endpoint on the way there and Service→client on the way back"
+const Consequence = "policies of others that use conntrack see client→endpoint on the way there and " +
+	"Service→client on the way back"
 
 // mayStart reports whether nkp may program the switch. At a start it must not where a flow of others uses
 // conntrack on packets that nkp passes on, unless Settings.AllowStateful. Once it may, it goes on whatever
@@ -128,18 +130,21 @@ func (g *programmer) lookBeyond(ctx context.Context) {
 // beyondWarnings returns the warnings of `nkp status` about beyond, first of all that about conntrack.
 func (g *programmer) beyondWarnings() (out []string) {
 	if f := g.beyond.stateful; f != nil {
-		text := fmt.Sprintf("a flow of others uses conntrack on packets that nkp passes on (cookie=%#x,table=%d,priority=%d,%s), and %s",
+		text := fmt.Sprintf("a flow of others uses conntrack on packets that nkp passes on "+
+			"(cookie=%#x,table=%d,priority=%d,%s), and %s",
 			f.Cookie, f.Table, f.Priority, f.Match, Consequence)
 		if g.permitted {
 			text += ": they may not hold for Services; --allow-stateful-policies lets nkp start beside them"
 		} else {
-			text += fmt.Sprintf(": nkp programs nothing before that flow is gone (looked for every %v), or --allow-stateful-policies permits it",
+			text += fmt.Sprintf(": nkp programs nothing before that flow is gone (looked for every %v), "+
+				"or --allow-stateful-policies permits it",
 				g.set.CountPeriod)
 		}
 		out = append(out, text)
 	}
 	if g.beyond.unread != "" {
-		out = append(out, fmt.Sprintf("flows of others that may use conntrack are too many to look at: %s (--allow-stateful-policies)", g.beyond.unread))
+		out = append(out, fmt.Sprintf("flows of others that may use conntrack are too many to look at: "+
+			"%s (--allow-stateful-policies)", g.beyond.unread))
 	}
 	return out
 }

@@ -39,7 +39,8 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 		sw := p.db.Switch()
 		a := asked{usage: p.set.ConntrackUsage(ctx, &sw), megaflows: p.set.megaflows(ctx, &sw)}
 		var notes portNotes
-		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw), p.set.contradictions(ctx, &sw, &notes), p.shortTimeouts(ctx, &sw))
+		a.warnings = slices.Concat(a.usage.Warnings(), a.megaflows.Warnings(), p.set.fragments(ctx, &sw),
+			p.set.contradictions(ctx, &sw, &notes), p.shortTimeouts(ctx, &sw))
 		notes.byConfig(ctx, p.conn())
 		a.warnings = append(a.warnings, notes.warnings()...)
 		if ctx.Err() == nil {
@@ -49,7 +50,10 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 		return a, ctx.Err() // a caller with more time may get an answer
 	})
 	if err != nil && !own { // another call is asking
-		a = asked{usage: dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: noAnswer}, megaflows: dpctl.Megaflows{NotKnown: noAnswer}}
+		a = asked{
+			usage:     dpctl.Usage{Zones: []dpctl.Fill{}, NotKnown: noAnswer},
+			megaflows: dpctl.Megaflows{NotKnown: noAnswer},
+		}
 	}
 	return a
 }
@@ -119,7 +123,8 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 			u.Failures, tableErr = conntrack.Failures()
 		}
 	case sw.DatapathType != "netdev":
-		tableErr = fmt.Errorf("bridge %s is in another network namespace, whose conntrack table cannot be seen from here", s.Bridge)
+		tableErr = fmt.Errorf("bridge %s is in another network namespace, whose conntrack table cannot be "+
+			"seen from here", s.Bridge)
 	case err == nil:
 		if table.Entries, tableErr = t.Count(ctx); tableErr == nil {
 			table.Limit, tableErr = t.Max(ctx)
@@ -163,7 +168,8 @@ func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) erro
 	case err != nil:
 		return err
 	case n > dpctl.MaxDetailed:
-		return fmt.Errorf("the conntrack table has %d entries, over the limit of %d for a listing", n, dpctl.MaxDetailed)
+		return fmt.Errorf("the conntrack table has %d entries, over the limit of %d for a listing",
+			n, dpctl.MaxDetailed)
 	}
 	return t.EachDetailed(ctx, zone, do)
 }
@@ -172,12 +178,14 @@ func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) erro
 // datapath is the kernel's, and the bridge's own interface is here.
 func (s *Settings) inKernel(sw *ovsdb.Switch) bool {
 	ifc, err := net.InterfaceByName(s.Bridge)
-	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 && bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
+	return sw.DatapathType == "system" && err == nil && len(sw.LocalMAC) > 0 &&
+		bytes.Equal(ifc.HardwareAddr, sw.LocalMAC)
 }
 
 // usualTimeouts are timeouts in seconds below which connections that are alive lose their conntrack entry.
 var usualTimeouts = map[string]int{
-	"tcp_syn_sent": 5, "tcp_syn_recv": 5, "tcp_established": 300, "udp_first": 5, "udp_single": 5, "udp_multiple": 10,
+	"tcp_syn_sent": 5, "tcp_syn_recv": 5, "tcp_established": 300, "udp_first": 5, "udp_single": 5,
+	"udp_multiple": 10,
 }
 
 // shortTimeouts returns a warning for each of nkp's zones to which the database gives timeouts that are
@@ -190,8 +198,10 @@ func (p *Plane) shortTimeouts(ctx context.Context, sw *ovsdb.Switch) (warnings [
 		}
 		for _, name := range slices.Sorted(maps.Keys(usualTimeouts)) {
 			if n, set := timeouts[name]; set && n < usualTimeouts[name] {
-				warnings = append(warnings, fmt.Sprintf("conntrack zone %d: CT_Timeout_Policy.timeouts:%s is %d s: connections to Services that pause for longer break "+
-					"(ovs-vsctl list-zone-tp %s)", zone, name, n, sw.DatapathType))
+				warnings = append(warnings, fmt.Sprintf(
+					"conntrack zone %d: CT_Timeout_Policy.timeouts:%s is %d s: "+
+						"connections to Services that pause for longer break "+
+						"(ovs-vsctl list-zone-tp %s)", zone, name, n, sw.DatapathType))
 			}
 		}
 	}

@@ -18,20 +18,27 @@ import (
 // the ports whose addresses in the database the kernel or the switch contradicts. An address in neither
 // raises no warning: the kernel resolves the router only where the node's address is on the bridge, and the
 // switch learns MACs only from packets that a NORMAL action handles.
-func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *portNotes) (warnings []string) {
+func (s *Settings) contradictions(
+	ctx context.Context,
+	sw *ovsdb.Switch,
+	notes *portNotes,
+) (warnings []string) {
 	network, _ := node.Read()
 	if !s.GatewayMAC.IsZero() {
 		var cfg pipeline.Config
 		(&kernel{network: network}).routes(&cfg, sw)
 		if m := cfg.GatewayMAC; !m.IsZero() && m != s.GatewayMAC {
-			warnings = append(warnings, fmt.Sprintf("--gateway-mac is %s, but the kernel has %s for the next hop of %s's default route: packets to other nodes may get lost; correct it or leave it out",
+			warnings = append(warnings, fmt.Sprintf("--gateway-mac is %s, but the kernel has %s for the "+
+				"next hop of %s's default route: packets to other nodes may get lost; "+
+				"correct it or leave it out",
 				s.GatewayMAC, m, s.Bridge))
 		}
 	}
 
 	policy, _ := sw.GatewayPolicy()
 	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy { // or no flow has a pod's MAC
+	// or no flow has a pod's MAC
+	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy {
 		return warnings
 	}
 
@@ -68,10 +75,12 @@ func (s *Settings) contradictions(ctx context.Context, sw *ovsdb.Switch, notes *
 		list := learned[p.OFPort]
 		switch other, elsewhere := sw.PortByNumber(at[toMAC(p.MAC)]); {
 		case len(list) == 1 && !slices.Equal(list[0], p.MAC):
-			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned %s there: packets of Services to %v may get lost; correct attached-mac",
+			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned %s there: "+
+				"packets of Services to %v may get lost; correct attached-mac",
 				p.MAC, list[0], p.IPs))
 		case len(list) == 0 && elsewhere:
-			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned that at port %s: packets of Services to %v may get lost; correct attached-mac or ip_addresses",
+			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned that at port %s: "+
+				"packets of Services to %v may get lost; correct attached-mac or ip_addresses",
 				p.MAC, other.Name, p.IPs))
 		}
 	}
@@ -85,6 +94,7 @@ func foundElsewhere(n node.Neighbour, sw *ovsdb.Switch, p *ovsdb.Port, ip netip.
 	if mac.IsZero() || mac == toMAC(p.MAC) || podOf(sw, mac) == "" {
 		return ""
 	}
-	return fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
+	return fmt.Sprintf("external_ids:ip_addresses has %s, but the kernel has found it at %s, "+
+		"the MAC of port %s: packets of Services to it may get lost; correct ip_addresses",
 		ip, mac, podOf(sw, mac))
 }

@@ -57,12 +57,15 @@ func (p *Plane) countDrops(ctx context.Context) error {
 
 // offloadNote is what the counters mean where tc, or a NIC, forwards established connections
 // (docs/offload.md, "Counters").
-const offloadNote = "hardware offload is on (other_config:hw-offload): tc counts each segment of a merged packet, and up to 14 bytes a packet too few; " +
+const offloadNote = "hardware offload is on (other_config:hw-offload): " +
+	"tc counts each segment of a merged packet, and up to 14 bytes a packet too few; " +
 	"single packets can be missing"
 
 // Counters returns the switch's counters of every Service port, read in one request. The result is shared: it
 // must not be changed. Counters fails within a second if the switch does not answer.
-func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
+func (p *Plane) Counters(
+	ctx context.Context,
+) (counters map[k8s.PortName]k8s.Counters, note string, err error) {
 	if !p.set.Counters {
 		return nil, "n/a: counters are off (--service-counters=false)", nil
 	}
@@ -74,7 +77,9 @@ func (p *Plane) Counters(ctx context.Context) (counters map[k8s.PortName]k8s.Cou
 	if err := p.Answers(soon); err != nil {
 		return nil, note, err
 	}
-	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) { return p.counters(ctx) })
+	counters, err = p.counted.Get(ctx, func() (map[k8s.PortName]k8s.Counters, error) {
+		return p.counters(ctx)
+	})
 	return counters, note, err
 }
 
@@ -117,13 +122,17 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 // PortCounters reads the counters of one Service port: of the flows of its frontends, all of which are in
 // first, and of its connections. counters.Packets is nil without --service-counters. The switch finds the
 // flows by their cookie, so that the cost does not depend on the number of Services.
-func (p *Plane) PortCounters(ctx context.Context, name k8s.PortName) (first uint64, counters k8s.Counters, err error) {
+func (p *Plane) PortCounters(
+	ctx context.Context,
+	name k8s.PortName,
+) (first uint64, counters k8s.Counters, err error) {
 	id, conn, err := p.portID(ctx, name)
 	if err != nil {
 		return 0, counters, err
 	}
 	cookie, mask, _, _ := p.set.Layout.PortObjects(id)
-	for _, c := range []uint64{cookie, cookie | ^mask} { // flows that drop have the bit; Open vSwitch finds whole cookies by an index
+	// flows that drop have the bit; Open vSwitch finds whole cookies by an index
+	for _, c := range []uint64{cookie, cookie | ^mask} {
 		sum, err := conn.FlowCount(ctx, c, ^uint64(0), p.set.Layout.FrontendTable())
 		if err != nil {
 			return 0, counters, err
@@ -163,7 +172,11 @@ func (p *Plane) portID(ctx context.Context, name k8s.PortName) (id uint32, conn 
 const ethernetHeader = 14
 
 // addUp sums the counters of flows by Service port.
-func addUp(into map[k8s.PortName]k8s.Counters, flows []ofctrl.FlowCounter, tally func(uint64, uint16) (k8s.PortName, pipeline.Tally)) {
+func addUp(
+	into map[k8s.PortName]k8s.Counters,
+	flows []ofctrl.FlowCounter,
+	tally func(uint64, uint16) (k8s.PortName, pipeline.Tally),
+) {
 	for _, f := range flows {
 		name, what := tally(f.Cookie, f.Priority)
 		if what == pipeline.TallyNone {

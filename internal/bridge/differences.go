@@ -19,7 +19,12 @@ type Differences struct {
 
 // Compare reads the switch back and compares it with what a compiler wants, for callers with a connection of
 // their own. The compiler takes over the slots that the endpoints have on the switch.
-func (s *Settings) Compare(ctx context.Context, conn *ofctrl.Conn, sw *ovsdb.Switch, c *pipeline.Compiler) (d Differences, err error) {
+func (s *Settings) Compare(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	sw *ovsdb.Switch,
+	c *pipeline.Compiler,
+) (d Differences, err error) {
 	found, err := s.read(ctx, conn, c, true, func(unread map[uint8]int) (bool, error) {
 		cfg := c.Config()
 		if cfg.Others = othersNow(conn, unread); cfg.Others == c.Config().Others {

@@ -56,23 +56,31 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 	case sw == nil && without != "":
 		warnings = append(warnings, without)
 	case guards && cfg.NoNullNAT:
-		warnings = append(warnings, fmt.Sprintf("%s can crash because of port-reuse guards, and any pod can trigger that: update Open vSwitch or leave out --port-reuse-guards (https://github.com/nkp-proxy/nkp/blob/main/pipeline/README.md#known-limits)", release(sw)))
+		warnings = append(warnings, fmt.Sprintf("%s can crash because of port-reuse guards, "+
+			"and any pod can trigger that: update Open vSwitch or leave out --port-reuse-guards "+
+			"(https://github.com/nkp-proxy/nkp/blob/main/pipeline/README.md#known-limits)",
+			release(sw)))
 	}
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {
 		if s.LocalDelivery == DeliverAuto {
 			if policy, why := sw.GatewayPolicy(); policy {
 				cfg.LocalDelivery = false
-				warnings = append(warnings, "Service packets go through the gateway, which enforces policy ("+why+"); --local-delivery=on delivers them directly")
+				warnings = append(warnings, "Service packets go through the gateway, which enforces policy ("+
+					why+"); --local-delivery=on delivers them directly")
 			}
 		}
 		if cfg.NodeMAC.IsZero() {
 			switch _, visible := k.network.Link(sw.Bridge); {
 			case !visible:
-				warnings = append(warnings, fmt.Sprintf("cannot see interface %s from here (another network namespace?); if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
+				warnings = append(warnings, fmt.Sprintf(
+					"cannot see interface %s from here (another network namespace?); "+
+						"if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
 			case k.network.At(sw.Bridge, cfg.NodeIPs):
 				cfg.NodeMAC = toMAC(sw.LocalMAC)
-				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func(ips []netip.Addr) bool { return k.network.Beside(sw.Bridge, ips) })
+				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func(ips []netip.Addr) bool {
+					return k.network.Beside(sw.Bridge, ips)
+				})
 			default:
 				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func([]netip.Addr) bool { return true })
 			}
@@ -117,7 +125,9 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 		notes.byDatabase(sw, uplink)
 		warnings = append(warnings, notes.warnings()...)
 		if p, ok := sw.PortByNumber(uplink); ok && p.IsPod() {
-			warnings = append(warnings, fmt.Sprintf("--uplink-port %s is a pod's port (%s, iface-id %q, addresses %v): pass the port that leads out of the node", s.Uplink, p.Name, p.IfaceID, p.IPs))
+			warnings = append(warnings, fmt.Sprintf("--uplink-port %s is a pod's port (%s, iface-id %q, "+
+				"addresses %v): pass the port that leads out of the node",
+				s.Uplink, p.Name, p.IfaceID, p.IPs))
 		}
 		warnings = append(warnings, outsideRanges(&cfg, s.Bridge, m.Node.PodCIDRs)...)
 	}
@@ -186,7 +196,8 @@ func (s *Settings) guards(sw *ovsdb.Switch) (on bool, without string) {
 	case s.Guards == GuardsOn:
 		return true, ""
 	case sw == nil:
-		return false, "port-reuse guards are left out, because the version of Open vSwitch is unknown (--ovsdb; --port-reuse-guards adds them)" + stalls
+		return false, "port-reuse guards are left out, because the version of Open vSwitch is unknown " +
+			"(--ovsdb; --port-reuse-guards adds them)" + stalls
 	case !sw.Has(ovsdb.NullNAT):
 		return false, "port-reuse guards, which can crash " + release(sw) + stalls
 	}
@@ -205,7 +216,8 @@ func release(sw *ovsdb.Switch) string {
 func (s *Settings) detector(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []string) {
 	switch d := &cfg.Detector; {
 	case d.Bridge != "" && d.Bridge != s.Bridge:
-		warnings = append(warnings, fmt.Sprintf("--pod-bridge-interface %s is not bridge %s: no client counts as a pod there", d.Bridge, s.Bridge))
+		warnings = append(warnings, fmt.Sprintf("--pod-bridge-interface %s is not bridge %s: "+
+			"no client counts as a pod there", d.Bridge, s.Bridge))
 		cfg.Detector = k8s.Detector{}
 	case d.InterfacePrefix != "" && sw != nil:
 		for _, p := range sw.Ports {
@@ -225,7 +237,8 @@ func (s *Settings) uplink(sw *ovsdb.Switch) (uint32, error) {
 	}
 	n, err := strconv.ParseUint(cmp.Or(s.Uplink, "1"), 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("--uplink-port %s is a name; without --ovsdb only an OpenFlow port number can be used", s.Uplink)
+		return 0, fmt.Errorf(
+			"--uplink-port %s is a name; without --ovsdb only an OpenFlow port number can be used", s.Uplink)
 	}
 	return uint32(n), nil
 }

@@ -48,10 +48,13 @@ func (s *Settings) FailOpen(ctx context.Context, sw *ovsdb.Switch) string {
 	}
 	does := "ovs-vswitchd forwards every packet by itself, past nkp's flows"
 	if err != nil {
-		does = fmt.Sprintf("ovs-vswitchd may forward every packet by itself, past nkp's flows (it cannot be asked: %s)", unknown(err))
+		does = fmt.Sprintf("ovs-vswitchd may forward every packet by itself, past nkp's flows (it cannot "+
+			"be asked: %s)", unknown(err))
 	}
-	return fmt.Sprintf("%s, because fail_mode of bridge %s is not secure and no controller serves it (Controller %s): "+
-		"run ovs-vsctl set-fail-mode %s secure, start the controller, or run ovs-vsctl del-controller %s", does, sw.Bridge, strings.Join(rows, "; "), sw.Bridge, sw.Bridge)
+	return fmt.Sprintf(
+		"%s, because fail_mode of bridge %s is not secure and no controller serves it (Controller %s): "+
+			"run ovs-vsctl set-fail-mode %s secure, start the controller, or run ovs-vsctl del-controller %s",
+		does, sw.Bridge, strings.Join(rows, "; "), sw.Bridge, sw.Bridge)
 }
 
 // checkFailOpen updates failOpen. It runs on the loop.

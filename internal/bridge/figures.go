@@ -36,8 +36,12 @@ func (p *Plane) Figures() Figures {
 // publish makes new Figures known. It runs on the loop.
 func (p *Plane) publish() {
 	f := &Figures{
-		Connected: p.prog.conn != nil, Connections: p.prog.stats.Connections, Refused: p.prog.refused.Len(), Repairs: p.prog.stats.Repairs, Foreign: p.prog.foreign.Number,
-		Warnings: len(p.node.warnings) + len(p.traffic.warnings),
+		Connected:   p.prog.conn != nil,
+		Connections: p.prog.stats.Connections,
+		Refused:     p.prog.refused.Len(),
+		Repairs:     p.prog.stats.Repairs,
+		Foreign:     p.prog.foreign.Number,
+		Warnings:    len(p.node.warnings) + len(p.traffic.warnings),
 	}
 	if f.FailOpen = p.failOpen != ""; f.FailOpen {
 		f.Warnings++
@@ -45,7 +49,8 @@ func (p *Plane) publish() {
 	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
 	f.Dropped = p.drops.Node()
 	affinity := p.affinity.status()
-	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings()) + len(p.prog.beyondWarnings())
+	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings()) +
+		len(p.prog.beyondWarnings())
 	f.Rejects.Dropped = p.prog.stats.dropped
 	if p.prog.conn != nil {
 		f.Rejects.Dropped += p.prog.conn.PacketInDrops()

@@ -23,8 +23,10 @@ type Foreign struct {
 	// Services.
 	Kept []*flow.Flow
 
-	changes uint64              // Conn.ForeignChanges as of this state
-	meets   map[*flow.Flow]bool // of flows of the shared table: whether one of the Services' packets can match; valid until the next read-back
+	changes uint64 // Conn.ForeignChanges as of this state
+	// of flows of the shared table: whether one of the Services' packets can match; valid until the next
+	// read-back
+	meets map[*flow.Flow]bool
 }
 
 // matters reports whether a foreign flow can keep Service packets, or their answers, from arriving.
@@ -99,13 +101,16 @@ func briefly(list []*flow.Flow, number int) (out []string) {
 
 // warnings returns the warnings of `nkp status` about the flows.
 func (f *Foreign) warnings() (out []string) {
-	const todo = "nkp leaves flows of others alone: find the owner by the cookie, see \"nkp trace --live\" for the command that deletes one"
+	const todo = "nkp leaves flows of others alone: find the owner by the cookie, " +
+		"see \"nkp trace --live\" for the command that deletes one"
 	if f.Number > 0 {
-		out = append(out, fmt.Sprintf("flows of other owners in nkp's tables: %d. Service packets that match one may be lost. %s: %s", f.Number, todo,
+		out = append(out, fmt.Sprintf("flows of other owners in nkp's tables: "+
+			"%d. Service packets that match one may be lost. %s: %s", f.Number, todo,
 			strings.Join(briefly(f.Inside, f.Number), "; ")))
 	}
 	if n := len(f.Before); n > 0 {
-		out = append(out, fmt.Sprintf("flows of other owners before nkp's in table 0: %d. Service packets that match one do not get to nkp. %s: %s", n, todo,
+		out = append(out, fmt.Sprintf("flows of other owners before nkp's in table 0: "+
+			"%d. Service packets that match one do not get to nkp. %s: %s", n, todo,
 			strings.Join(briefly(f.Before, n), "; ")))
 	}
 	return out

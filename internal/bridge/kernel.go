@@ -61,8 +61,10 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 			continue // another next hop may be known
 		}
 		if who := podOf(sw, mac); who != "" {
-			warnings = append(warnings, fmt.Sprintf("the kernel has %s for the MAC of the router %s, which is that of the pod at port %s: it is not used, "+
-				"because the pod may have answered in the router's place; if the router is a pod, pass --gateway-mac %s", mac, r.Via, who, mac))
+			warnings = append(warnings, fmt.Sprintf("the kernel has %s for the MAC of the router %s, "+
+				"which is that of the pod at port %s: it is not used, "+
+				"because the pod may have answered in the router's place; if the router is a pod, "+
+				"pass --gateway-mac %s", mac, r.Via, who, mac))
 			continue
 		}
 		seen[r.Dst] = true
@@ -77,23 +79,28 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 
 	list = append(list, k.stations(cfg, sw, link.Index)...)
 	if n := k.elsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
-		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than bridge %s, which has no router of its own: "+
-			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac", n, sw.Bridge))
+		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than "+
+			"bridge %s, which has no router of its own: "+
+			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac",
+			n, sw.Bridge))
 	}
 
 	if more := len(list) - maxRoutes; more > 0 {
 		list, more = k.needed(list)
 		if more > 0 {
-			warnings = append(warnings, fmt.Sprintf("the kernel has %d more routes and neighbours on bridge %s than nkp copies for clients (%d): "+
+			warnings = append(warnings, fmt.Sprintf("the kernel has %d more routes and neighbours on "+
+				"bridge %s than nkp copies for clients (%d): "+
 				"answers of Services go by the default route there", more, sw.Bridge, maxRoutes))
 		}
 	}
 
 	if k.network.More {
-		warnings = append(warnings, fmt.Sprintf("the kernel has more than %d routes or neighbours: nkp does not read the others", node.MaxRoutes))
+		warnings = append(warnings, fmt.Sprintf(
+			"the kernel has more than %d routes or neighbours: nkp does not read the others", node.MaxRoutes))
 	}
 	if k.network.Rules {
-		warnings = append(warnings, "the kernel has routing rules (ip rule): packets of Services that the bridge sends out of the node follow the main table alone")
+		warnings = append(warnings, "the kernel has routing rules (ip rule): "+
+			"packets of Services that the bridge sends out of the node follow the main table alone")
 	}
 
 	cfg.Routes = distinct(list, cfg.GatewayMAC)
@@ -142,7 +149,8 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 
 	k.onLink = func(ip netip.Addr) (at node.Station, ok bool) {
 		r, _ := routes.At(ip)
-		return node.Station{Link: link, Addr: ip}, r.Link == link && !r.Via.IsValid() && !slices.Contains(cfg.HairpinIPs, ip)
+		return node.Station{Link: link, Addr: ip}, r.Link == link && !r.Via.IsValid() &&
+			!slices.Contains(cfg.HairpinIPs, ip)
 	}
 
 	for at, n := range k.network.Neighbours {
@@ -213,7 +221,9 @@ func (k *kernel) external(c *pipeline.Compiler, cfg *pipeline.Config) (list []ne
 // is how many it left out.
 func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int) {
 	used := make([]bool, len(list))
-	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
+	slices.SortStableFunc(list, func(a, b pipeline.Route) int {
+		return cmp.Compare(b.Dst.Bits(), a.Dst.Bits())
+	})
 	var at node.Longest[int]
 	for i, r := range list {
 		at.Put(r.Dst, i)
@@ -255,7 +265,9 @@ func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
 		}
 	}
 
-	slices.SortStableFunc(list, func(a, b pipeline.Route) int { return cmp.Compare(a.Dst.Bits(), b.Dst.Bits()) })
+	slices.SortStableFunc(list, func(a, b pipeline.Route) int {
+		return cmp.Compare(a.Dst.Bits(), b.Dst.Bits())
+	})
 	known := map[netip.Prefix]bool{}
 	for _, r := range list {
 		known[r.Dst] = known[r.Dst] || !r.MAC.IsZero()

@@ -38,12 +38,19 @@ const resolveWait = 500 * time.Millisecond
 // WhyLost returns why the endpoint, a pod of this node, has not answered a client's packet that left by the
 // pod's port, as far as the switch and the kernel can know; "": they know nothing. before is from when the
 // packet was sent. answers reports whether an endpoint that got the packet has to answer.
-func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client netip.Addr, answers bool) string {
+func (p *Plane) WhyLost(
+	ctx context.Context,
+	before Counted,
+	endpoint, client netip.Addr,
+	answers bool,
+) string {
 	after, sw := p.Counted(ctx), p.db.Switch()
 	if was, known := before.checksums[badChecksum]; known {
 		if n := after.checksums[badChecksum]; n > was {
-			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: %d (coverage/read-counter %s): "+
-				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx off)", n-was, badChecksum)
+			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: "+
+				"%d (coverage/read-counter %s): "+
+				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx "+
+				"off)", n-was, badChecksum)
 		}
 	}
 	port, ok := sw.PortByIP(endpoint)
@@ -62,8 +69,10 @@ func (p *Plane) WhyLost(ctx context.Context, before Counted, endpoint, client ne
 	case is.Sent == was.Sent:
 		return fmt.Sprintf("port %s has sent no packet: its state or its QoS keeps it back", port.Name)
 	}
-	return fmt.Sprintf("port %s sent it to the pod, and conntrack took none of the packets that came back by the port (%d) for an answer: the pod has no route to %s, "+
-		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full", port.Name, is.Received-was.Received, client)
+	return fmt.Sprintf("port %s sent it to the pod, and conntrack took none of the packets that came back "+
+		"by the port (%d) for an answer: the pod has no route to %s, "+
+		"or drops the packet (rp_filter, a filter of its own), or its server's accept queue is full",
+		port.Name, is.Received-was.Received, client)
 }
 
 // resolve has the kernel find out who has the address of a pod, and returns what contradicts the database;

@@ -25,9 +25,11 @@ type facts struct {
 
 	model    k8s.Model // without its Services
 	kernel   kernel
-	onBridge bool        // the node has a MAC on the bridge
-	rest     time.Time   // the network is not read again before
-	absent   time.Time   // since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not at the last configuration
+	onBridge bool      // the node has a MAC on the bridge
+	rest     time.Time // the network is not read again before
+	// since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not
+	// at the last configuration
+	absent   time.Time
 	others   flow.Others // of table 0: seeOthers
 	returned time.Time   // when others last came to decide less
 	held     bool        // others decide less than that, which counts from returnPause after returned
@@ -48,8 +50,10 @@ func (n *facts) config() pipeline.Config {
 
 	if n.onBridge && cfg.MasqueradeMax == 0 {
 		if err := n.reservePorts(pipeline.MasqueradePortMin, pipeline.MasqueradePortMax); err != nil {
-			warnings = append(warnings, fmt.Sprintf("the kernel gives the ports %d-%d to the node's own connections (net.ipv4.ip_local_port_range), and nkp masquerades with them: "+
-				"connections to the same endpoint can break; reserve at least %d of them in net.ipv4.ip_local_reserved_ports (%v)",
+			warnings = append(warnings, fmt.Sprintf("the kernel gives the ports %d-%d to the node's own "+
+				"connections (net.ipv4.ip_local_port_range), and nkp masquerades with them: "+
+				"connections to the same endpoint can break; "+
+				"reserve at least %d of them in net.ipv4.ip_local_reserved_ports (%v)",
 				pipeline.MasqueradePortMin, pipeline.MasqueradePortMax, minPorts, err))
 		} else {
 			n.look()
@@ -60,10 +64,12 @@ func (n *facts) config() pipeline.Config {
 	cfg.Others = n.others
 	if n.noMeter {
 		cfg.NoMeter = true
-		warnings = append(warnings, "the switch has no meters: packets that nkp has to reject are limited by its queue alone")
+		warnings = append(warnings,
+			"the switch has no meters: packets that nkp has to reject are limited by its queue alone")
 	} else if n.oneMeter {
 		cfg.OneMeter = true
-		warnings = append(warnings, "the switch has too few meters for one a pod: one that sends many packets to Services without endpoints can keep others from being refused")
+		warnings = append(warnings, "the switch has too few meters for one a pod: "+
+			"one that sends many packets to Services without endpoints can keep others from being refused")
 	}
 
 	for _, w := range warnings {
@@ -86,7 +92,8 @@ const lookRest = 9
 func (n *facts) look() {
 	network, err := node.Read()
 	if err != nil {
-		n.log.Warn("cannot read the node's network from the kernel: what is known of it stays in force", "error", err)
+		n.log.Warn("cannot read the node's network from the kernel: what is known of it stays in force",
+			"error", err)
 		return
 	}
 	_, visible := network.Link(n.set.Bridge)

@@ -24,8 +24,9 @@ import (
 type Hooks struct {
 	dataplane.Hooks
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
-	Lost        func(lost bool)             // whether the switch is not known to hold all but refused Services, in force; called often
-	FailOpen    func(open bool)             // whether ovs-vswitchd forwards past nkp's flows; called often
+	// whether the switch is not known to hold all but refused Services, in force; called often
+	Lost     func(lost bool)
+	FailOpen func(open bool) // whether ovs-vswitchd forwards past nkp's flows; called often
 	// Stateful is called with what follows from a flow of others that uses conntrack, when one is found.
 	Stateful func(text string)
 	// ReservePorts keeps the kernel from giving ports to the node's own connections.
@@ -56,8 +57,9 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]
-	notes   atomic.Pointer[map[string][]string] // portNotes.seen, as of the last askSwitch; not changed once it is here
-	drops   dataplane.Drops                     // belongs to the loop
+	// portNotes.seen, as of the last askSwitch; not changed once it is here
+	notes atomic.Pointer[map[string][]string]
+	drops dataplane.Drops // belongs to the loop
 
 	// Only the loop uses the fields below.
 	node     facts
@@ -102,7 +104,13 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 
 	p.rejects.layout = &p.set.Layout
 
-	p.node = facts{set: &p.set, db: db, log: log, reservePorts: hooks.ReservePorts, kernel: kernel{hops: map[netip.Addr]flow.MAC{}}}
+	p.node = facts{
+		set:          &p.set,
+		db:           db,
+		log:          log,
+		reservePorts: hooks.ReservePorts,
+		kernel:       kernel{hops: map[netip.Addr]flow.MAC{}},
+	}
 	p.node.kernel.endpoints = func(f func(netip.Addr)) {
 		if c := p.prog.compiler; c != nil {
 			c.Endpoints(f)
@@ -112,7 +120,8 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
 	p.prog = programmer{
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
-		surplus: map[flow.Key]*flow.Flow{}, refused: dataplane.NewRefusals[k8s.PortName]("the switch", log, p.hooks.Refused),
+		surplus: map[flow.Key]*flow.Flow{},
+		refused: dataplane.NewRefusals[k8s.PortName]("the switch", log, p.hooks.Refused),
 	}
 	p.stale.settled = p.prog.settled
 
@@ -250,7 +259,8 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.node.ask()
 		case <-gone:
 			p.alive.work("reconnecting")
-			p.log.Warn("connection to the switch lost; installed flows stay; reconnecting", "error", g.conn.Err())
+			p.log.Warn("connection to the switch lost; installed flows stay; reconnecting",
+				"error", g.conn.Err())
 			g.disconnected(g.conn.Err())
 		case <-p.drift:
 			p.alive.work("reading the switch back after another controller's change")
@@ -337,10 +347,12 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 // reconfigure applies changes of the node and the switch.
 func (p *Plane) reconfigure(ctx context.Context) {
 	if p.prog.compiler == nil || !p.db.Switch().Exists {
-		return // nothing is known of a missing bridge; its last facts apply when it returns, until newer ones arrive
+		// nothing is known of a missing bridge; its last facts apply when it returns, until newer ones arrive
+		return
 	}
 	if err := p.prog.reconfigure(ctx); err != nil {
-		p.log.Error("cannot apply the node's new configuration; the previous one stays in force", "error", err)
+		p.log.Error("cannot apply the node's new configuration; the previous one stays in force",
+			"error", err)
 		return
 	}
 	if p.prog.inStep() { // a request that the bridge loses is repeated after a second only
@@ -425,7 +437,8 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 // Differences is like Diff and returns the flows and groups.
 func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
 	askErr := p.askLoop(ctx, func(loop context.Context) {
-		for p.prog.compiler != nil && err == nil && !p.in.Idle() { // the first update is the loop's: its failure ends Run
+		// the first update is the loop's: its failure ends Run
+		for p.prog.compiler != nil && err == nil && !p.in.Idle() {
 			err = p.takeUpdate(loop)
 		}
 		p.followOthers(loop)

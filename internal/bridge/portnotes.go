@@ -42,7 +42,8 @@ func (n *portNotes) seen(at time.Time) map[string][]string {
 // warnings returns the first notes, and how many others there are.
 func (n *portNotes) warnings() []string {
 	if more := len(n.lines) - maxWrong; more > 0 {
-		return append(n.lines[:maxWrong:maxWrong], fmt.Sprintf("problems of ports that are not listed: %d", more))
+		return append(n.lines[:maxWrong:maxWrong], fmt.Sprintf("problems of ports that are not listed: %d",
+			more))
 	}
 	return n.lines
 }
@@ -87,7 +88,8 @@ func (n *portNotes) byConfig(ctx context.Context, conn *ofctrl.Conn) {
 			{p.NoPacketIn, "no-packet-in", "nkp does not get its packets to Services without endpoints, and cannot refuse them"},
 		} {
 			if c.set {
-				n.add(p.Name, fmt.Sprintf("its OpenFlow configuration is %s: %s (ovs-ofctl mod-port)", c.name, c.does))
+				n.add(p.Name, fmt.Sprintf("its OpenFlow configuration is %s: %s (ovs-ofctl mod-port)",
+					c.name, c.does))
 			}
 		}
 	}

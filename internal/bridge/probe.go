@@ -189,7 +189,12 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 		return p.notConnected()
 	}
 	l := &p.set.Layout
-	one := dpctl.Connection{Protocol: probe.Port.Protocol, Client: probe.Client, Frontend: probe.Frontend, Zone: l.ZoneDNAT}
+	one := dpctl.Connection{
+		Protocol: probe.Port.Protocol,
+		Client:   probe.Client,
+		Frontend: probe.Frontend,
+		Zone:     l.ZoneDNAT,
+	}
 	list := []dpctl.Connection{one}
 	if endpoint.IsValid() {
 		one.Frontend, one.Zone = endpoint, l.ZoneSNAT
@@ -197,7 +202,12 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 	}
 	var filters []flow.CTFilter
 	for _, c := range list {
-		filters = append(filters, flow.CTFilter{Zone: c.Zone, IPProto: c.IPProto(), Src: c.Client, Dst: c.Frontend})
+		filters = append(filters, flow.CTFilter{
+			Zone:    c.Zone,
+			IPProto: c.IPProto(),
+			Src:     c.Client,
+			Dst:     c.Frontend,
+		})
 	}
 	err := conn.Flush(ctx, filters)
 	if !errors.Is(err, ofctrl.ErrNoCTFlush) {

@@ -28,13 +28,15 @@ type programmer struct {
 	conn     *ofctrl.Conn       // nil while there is none
 	// pending is the Delta that is not installed yet. nil: the switch was not read back over conn yet. Empty:
 	// the switch is in step, as it nearly always is. If pending is not nil, neither are compiler and conn.
-	pending  *flow.Delta
-	surplus  map[flow.Key]*flow.Flow           // flows that should not be there, beyond what pending deletes
-	unsent   bool                              // pending has changes that were not tried yet, not only those of refused Service ports
-	refused  *dataplane.Refusals[k8s.PortName] // by the switch; the zero PortName stands for what belongs to no Service
-	fullSync bool                              // the transaction follows a read-back
-	flows    int                               // on the switch, or flowsUnknown; set by the first read-back
-	foreign  Foreign                           // as of the last lookForeign
+	pending *flow.Delta
+	surplus map[flow.Key]*flow.Flow // flows that should not be there, beyond what pending deletes
+	// pending has changes that were not tried yet, not only those of refused Service ports
+	unsent bool
+	// by the switch; the zero PortName stands for what belongs to no Service
+	refused  *dataplane.Refusals[k8s.PortName]
+	fullSync bool    // the transaction follows a read-back
+	flows    int     // on the switch, or flowsUnknown; set by the first read-back
+	foreign  Foreign // as of the last lookForeign
 	// permitted is set once the first read-back has found no flow of others that uses conntrack, or may
 	// ignore it. Nothing is sent to the switch before.
 	permitted bool
@@ -54,11 +56,15 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's
 	// replaces one. The table of pins is left out, because it would report every client of session affinity;
 	// an audit reads it.
-	watched := slices.DeleteFunc(g.set.Layout.Tables(), func(t uint8) bool { return t == g.set.Layout.PinTable() })
+	watched := slices.DeleteFunc(g.set.Layout.Tables(), func(t uint8) bool {
+		return t == g.set.Layout.PinTable()
+	})
 	if err := conn.Watch(ctx, g.set.Filter(), watched); err != nil && ctx.Err() == nil && conn.Err() == nil {
-		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be detected at the next audit only", "error", err)
+		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be "+
+			"detected at the next audit only", "error", err)
 	}
-	if (g.node.noMeter || g.node.oneMeter) && g.compiler != nil { // the refusal was the last connection's; the read-back that follows sends the difference
+	// the refusal was the last connection's; the read-back that follows sends the difference
+	if (g.node.noMeter || g.node.oneMeter) && g.compiler != nil {
 		g.node.noMeter, g.node.oneMeter = false, false
 		if _, err := g.compiler.Reconfigure(g.node.config()); err != nil {
 			g.log.Error("cannot change to a pipeline with all meters", "error", err)
@@ -117,7 +123,8 @@ func (g *programmer) load(ctx context.Context, ports map[k8s.PortName]*k8s.Servi
 // update programs changed Service ports (nil: deleted). arrived is when the oldest of these changes came in.
 func (g *programmer) update(ctx context.Context, ports map[k8s.PortName]*k8s.ServicePort, arrived time.Time) {
 	for n := range ports {
-		if g.refused.Has(n) { // retried at once and completely, because objects of earlier changes are missing, too
+		// retried at once and completely, because objects of earlier changes are missing, too
+		if g.refused.Has(n) {
 			g.refused.Forget(n)
 			g.unsent = true
 		}
@@ -217,7 +224,8 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 // sent records that all is installed but rest: the changes of Service ports in backoff, with the conntrack
 // entries to delete after them.
 func (g *programmer) sent(rest *flow.Delta, now time.Time) {
-	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) }) // the switch has accepted them now
+	// the switch has accepted them now
+	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) })
 	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
 	if g.refused.Len() == 0 {
 		g.stats.Recovered()
@@ -260,7 +268,8 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 
 	g.stale.pending.add(false, d.FlushCT)
 	g.stats.synced(res, len(d.SetFlows)+len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups))
-	g.log.Debug("switch is in step", "flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
+	g.log.Debug("switch is in step",
+		"flows", len(d.SetFlows), "deleted", len(d.DelFlows), "groups", len(d.SetGroups),
 		"deletedGroups", len(d.DelGroups), "took", res.Duration)
 	return true
 }

@@ -41,21 +41,27 @@ func outsideRanges(cfg *pipeline.Config, bridge string, podCIDRs []netip.Prefix)
 		if slices.Equal(ranges, own) {
 			flag = "the Node's spec.podCIDRs (--detect-local-mode NodeCIDR)"
 		}
-		ownWithin := slices.ContainsFunc(own, func(o netip.Prefix) bool { return slices.ContainsFunc(ranges, o.Overlaps) })
+		ownWithin := slices.ContainsFunc(own, func(o netip.Prefix) bool {
+			return slices.ContainsFunc(ranges, o.Overlaps)
+		})
 
 		switch {
 		case len(ranges) == 0 || slices.ContainsFunc(pods, within) || len(pods) == 1 && ownWithin:
 		case len(pods) > 0:
-			outside = fmt.Sprintf("%d of %d %s pod addresses on bridge %s, such as %s,", len(pods), len(pods), family, bridge, pods[0])
+			outside = fmt.Sprintf("%d of %d %s pod addresses on bridge %s, such as %s,",
+				len(pods), len(pods), family, bridge, pods[0])
 			if len(own) > 0 {
-				outside = strings.TrimSuffix(outside, ",") + fmt.Sprintf(" (the Node's spec.podCIDRs: %s),", prefixes(own))
+				outside = strings.TrimSuffix(outside,
+					",") + fmt.Sprintf(" (the Node's spec.podCIDRs: %s),", prefixes(own))
 			}
 		case len(own) > 0 && !ownWithin:
 			outside = "the Node's spec.podCIDRs " + prefixes(own)
 		}
 
 		if outside != "" {
-			warnings = append(warnings, fmt.Sprintf("%s lie outside %s %s: pods count as clients from outside, and their connections to Services are masqueraded; correct it",
+			warnings = append(warnings, fmt.Sprintf(
+				"%s lie outside %s %s: pods count as clients from outside, "+
+					"and their connections to Services are masqueraded; correct it",
 				outside, flag, prefixes(ranges)))
 		}
 	}

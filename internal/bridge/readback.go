@@ -49,7 +49,8 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.pending = found.Delta()
 	if d, _ := g.ready(time.Now()); !d.Empty() {
 		if first {
-			g.log.Info("bringing the switch in step", "setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
+			g.log.Info("bringing the switch in step",
+				"setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 				"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
 		} else {
 			g.repairing(d)

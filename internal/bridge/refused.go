@@ -75,7 +75,13 @@ func (g *programmer) ready(now time.Time) (d, rest *flow.Delta) {
 
 // withoutOwner returns the parts of a Delta that belong to no Service.
 func withoutOwner(d *flow.Delta) *flow.Delta {
-	return &flow.Delta{Clear: d.Clear, SetMeters: d.SetMeters, DelMeters: d.DelMeters, DelLearned: d.DelLearned, FlushCT: d.FlushCT}
+	return &flow.Delta{
+		Clear:      d.Clear,
+		SetMeters:  d.SetMeters,
+		DelMeters:  d.DelMeters,
+		DelLearned: d.DelLearned,
+		FlushCT:    d.FlushCT,
+	}
 }
 
 // deal adds every flow and group of a Delta to the Delta that to returns for its owner.

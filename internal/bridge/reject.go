@@ -45,5 +45,10 @@ func (r *rejecter) packetIn(conn *ofctrl.Conn, in *ofctrl.PacketIn) {
 
 // stats returns the counts; dropped packets never get here.
 func (r *rejecter) stats(dropped uint64) RejectStats {
-	return RejectStats{Answered: r.answered.Load(), Unanswerable: r.unanswerable.Load(), Dropped: dropped, Failed: r.failed.Load()}
+	return RejectStats{
+		Answered:     r.answered.Load(),
+		Unanswerable: r.unanswerable.Load(),
+		Dropped:      dropped,
+		Failed:       r.failed.Load(),
+	}
 }

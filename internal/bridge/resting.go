@@ -23,8 +23,9 @@ const maxAsked = 100
 // restingIDs finds the ids that nothing leads by any more: the scans for stale UDP connections look for their
 // marks, too. Only Plane.Run's goroutine uses it.
 type restingIDs struct {
-	since map[uint32]time.Time // when each was first seen to rest with all changes on the switch; nil at first
-	free  map[uint32]bool      // ids that no connection has, as of the last scan
+	// when each was first seen to rest with all changes on the switch; nil at first
+	since map[uint32]time.Time
+	free  map[uint32]bool // ids that no connection has, as of the last scan
 }
 
 // begin returns the ids that rest long enough, for a scan that begins now. The scan deletes from it those
@@ -64,7 +65,8 @@ func (g *programmer) releaseIDs(ctx context.Context) {
 	}
 	pinned, err := g.pinned(ctx, &free)
 	if err != nil {
-		g.log.Debug("cannot find out whether ids of Services that are gone have pins; the next scan tries again", "error", err)
+		g.log.Debug("cannot find out whether ids of Services that are gone have pins; "+
+			"the next scan tries again", "error", err)
 		return
 	}
 	d := g.compiler.Release(free)

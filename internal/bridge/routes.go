@@ -106,7 +106,8 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 	h.by, h.warnings = h.set.hostTraffic(cfg, network), nil
 
 	if was != "" && h.by != was && !h.open {
-		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; restart nkp to change over (no connection is lost)", h.by, was)
+		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; "+
+			"restart nkp to change over (no connection is lost)", h.by, was)
 		h.by = was
 	}
 
@@ -119,10 +120,12 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 	case h.by != HostOVS: // routes of an earlier run would lead the node's traffic astray
 		h.routes(nil)
 	case cfg.NodeMAC.IsZero():
-		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: its traffic for Services does not get there", h.set.Bridge)
+		h.warn("--host-traffic ovs, but none of the node's addresses is on bridge %s: "+
+			"its traffic for Services does not get there", h.set.Bridge)
 	default:
 		if len(cfg.ServiceCIDRs) == 0 && !network.DefaultRouteOn(h.set.Bridge) {
-			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
+			h.warn("the Service range is unknown (--service-cidr, or ServiceCIDR objects; "+
+				"neither counts with --service-proxy-name) and the default route is not on bridge %s: "+
 				"the node's own traffic for Services does not get there", h.set.Bridge)
 		}
 		ranges := slices.Clone(cfg.ServiceCIDRs)
@@ -130,13 +133,17 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 			ranges = append(ranges, netip.PrefixFrom(ip, ip.BitLen()))
 		}
 		if more := len(external) - maxRoutes; more > 0 {
-			h.warn("%d addresses of Services on the link of bridge %s have no route (limit: %d): the node reaches them only if someone answers for them there",
+			h.warn("%d addresses of Services on the link of bridge %s have no route (limit: %d): "+
+				"the node reaches them only if someone answers for them there",
 				more, h.set.Bridge, maxRoutes)
 		}
 		for _, f := range cfg.NodeElsewhere {
-			h.warn("the node's %s addresses are not on bridge %s: its own %[1]s traffic for Services does not get there", f, h.set.Bridge)
+			h.warn("the node's %s addresses are not on bridge %s: "+
+				"its own %[1]s traffic for Services does not get there", f, h.set.Bridge)
 		}
-		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool { return cfg.Elsewhere(k8s.FamilyOf(ip)) })
+		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool {
+			return cfg.Elsewhere(k8s.FamilyOf(ip))
+		})
 		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, here))
 	}
 

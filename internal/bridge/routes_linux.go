@@ -26,7 +26,10 @@ func setRoutes(bridge string, want []route) error {
 	}
 
 	index := link.Attrs().Index
-	have, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: index, Protocol: routeProtocol},
+	have, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{
+		LinkIndex: index,
+		Protocol:  routeProtocol,
+	},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
 		return err
@@ -59,7 +62,8 @@ func setRoutes(bridge string, want []route) error {
 			continue
 		}
 		if err := netlink.RouteAdd(r.on(index)); errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("a route to %s exists that is not nkp's; nkp leaves it and cannot add its own", r.Dst))
+			errs = append(errs, fmt.Errorf(
+				"a route to %s exists that is not nkp's; nkp leaves it and cannot add its own", r.Dst))
 		} else if err != nil {
 			errs = append(errs, fmt.Errorf("add %s: %w", r.Dst, err))
 		}
@@ -71,7 +75,11 @@ func setRoutes(bridge string, want []route) error {
 // nextHop returns the neighbour entry for the next hop of nkp's routes.
 func nextHop(index int, hop netip.Addr) *netlink.Neigh {
 	n := &netlink.Neigh{
-		LinkIndex: index, IP: hop.AsSlice(), HardwareAddr: pipeline.NextHopMAC[:], State: netlink.NUD_PERMANENT, Family: unix.AF_INET,
+		LinkIndex:    index,
+		IP:           hop.AsSlice(),
+		HardwareAddr: pipeline.NextHopMAC[:],
+		State:        netlink.NUD_PERMANENT,
+		Family:       unix.AF_INET,
 	}
 	if hop.Is6() {
 		n.Family = unix.AF_INET6
@@ -112,7 +120,8 @@ func (r route) is(h *netlink.Route) bool {
 		return false
 	}
 	ones, _ := h.Dst.Mask.Size()
-	return ones == r.Dst.Bits() && sameIP(h.Dst.IP, r.Dst.Addr()) && sameIP(h.Gw, r.Via) && sameIP(h.Src, r.Src)
+	return ones == r.Dst.Bits() && sameIP(h.Dst.IP, r.Dst.Addr()) && sameIP(h.Gw, r.Via) &&
+		sameIP(h.Src, r.Src)
 }
 
 func sameIP(a net.IP, b netip.Addr) bool {

@@ -31,7 +31,8 @@ type Guards string
 
 // The values of --port-reuse-guards.
 const (
-	GuardsAuto Guards = "auto"  // unless this Open vSwitch can crash because of them, or does not support them
+	// unless this Open vSwitch can crash because of them, or does not support them
+	GuardsAuto Guards = "auto"
 	GuardsOn   Guards = "true"  // even if it can crash because of them
 	GuardsOff  Guards = "false" // never
 )
@@ -42,7 +43,9 @@ type HostTraffic string
 
 // The values of --host-traffic.
 const (
-	HostAuto     HostTraffic = "auto"     // ovs where the node's address is on the bridge (and nftables or iptables for what the node sends to itself), else nftables or iptables
+	// ovs where the node's address is on the bridge (and nftables or iptables for what the node sends to
+	// itself), else nftables or iptables
+	HostAuto     HostTraffic = "auto"
 	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
 	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge
 	HostNFTables HostTraffic = "nftables" // the nftables data plane does
@@ -51,13 +54,17 @@ const (
 
 // DefaultHairpinIPs are the addresses that stand for a client which is its own endpoint: a link-local one
 // (RFC 3927) and a unique local one (RFC 4193).
-var DefaultHairpinIPs = []netip.Addr{netip.MustParseAddr("169.254.110.107"), netip.MustParseAddr("fd6e:6b70:6e6b::1")}
+var DefaultHairpinIPs = []netip.Addr{
+	netip.MustParseAddr("169.254.110.107"),
+	netip.MustParseAddr("fd6e:6b70:6e6b::1"),
+}
 
 // Settings are what the command line says of the bridge.
 type Settings struct {
-	OVSDB           string // database of the switch, unix:/var/run/openvswitch/db.sock
-	Bridge          string
-	OpenFlow        string          // OpenFlow target; "": the bridge's management socket beside the database's
+	OVSDB  string // database of the switch, unix:/var/run/openvswitch/db.sock
+	Bridge string
+	// OpenFlow target; "": the bridge's management socket beside the database's
+	OpenFlow        string
 	TLS             ofctrl.TLSFiles // for ssl: targets, the database's and OpenFlow's
 	ConfigureBridge bool            // enable OpenFlow15 on the bridge if it is not
 	Uplink          string          // name or OpenFlow port number; "": port 1
@@ -171,7 +178,12 @@ const DefaultAffinityNodeLimit = 100_000
 // Filter returns the filter for the objects that nkp itself installs on the switch, and for the foreign flows
 // in its tables.
 func (s *Settings) Filter() ofctrl.Filter {
-	f := ofctrl.Filter{Tables: s.Layout.Tables(), Volatile: s.Layout.VolatileCookies(), IsMeter: s.Layout.IsMeter, Keep: s.matters}
+	f := ofctrl.Filter{
+		Tables:   s.Layout.Tables(),
+		Volatile: s.Layout.VolatileCookies(),
+		IsMeter:  s.Layout.IsMeter,
+		Keep:     s.matters,
+	}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
 	f.GroupLo, f.GroupHi = s.Layout.Groups()
 	return f

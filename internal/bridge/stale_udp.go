@@ -93,10 +93,12 @@ func (u *staleUDP) probe(ctx context.Context, conn *ofctrl.Conn) {
 	err := conn.ProbeCTFlush(ctx)
 	u.noFlush = errors.Is(err, ofctrl.ErrNoCTFlush)
 	if err != nil && !u.noFlush {
-		u.log.Debug("cannot find out whether the switch deletes conntrack entries over OpenFlow", "error", err)
+		u.log.Debug("cannot find out whether the switch deletes conntrack entries over OpenFlow",
+			"error", err)
 	}
 	if u.noFlush {
-		u.log.Info("the switch lacks "+ovsdb.CTFlush.String()+": stale UDP entries are deleted by netlink (kernel datapath) or over ovs-vswitchd's control socket",
+		u.log.Info("the switch lacks "+ovsdb.CTFlush.String()+": stale UDP entries are deleted by netlink "+
+			"(kernel datapath) or over ovs-vswitchd's control socket",
 			"version", u.db.Switch().OVSVersion)
 	}
 	u.pending.add(true, nil)
@@ -165,14 +167,20 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 }
 
 // once makes one attempt to delete the entries in todo. It returns the filters it had no time for.
-func (u *staleUDP) once(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, todo backlog) ([]flow.CTFilter, error) {
+func (u *staleUDP) once(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	c *pipeline.Compiler,
+	todo backlog,
+) ([]flow.CTFilter, error) {
 	if todo.all || u.noFlush || !u.cheap(c, todo.filters) {
 		err := u.listed(ctx, conn, c)
 		u.note(err)
 		switch {
 		case err == nil:
 			return nil, nil
-		case conn.Err() != nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // after forgetLimit some are left
+		case conn.Err() != nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
+			// after forgetLimit some are left
 			return nil, err
 		case u.noFlush:
 			return nil, nil // status warns; the next audit tries again
@@ -229,7 +237,8 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 	stale := func(e *dpctl.Connection) bool {
 		listed++
 		_ = mark(e)
-		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) || nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
+		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) ||
+			nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
 	}
 
 	var err error
@@ -259,7 +268,8 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 		u.rest.free = unmarked
 	}
 
-	u.log.Debug("scanned for stale UDP conntrack entries", "entries", listed, "deleted", forgotten, "netlink", u.kernel,
+	u.log.Debug("scanned for stale UDP conntrack entries",
+		"entries", listed, "deleted", forgotten, "netlink", u.kernel,
 		"took", time.Since(begun), "error", err)
 	return err
 }
@@ -282,13 +292,20 @@ func (u *staleUDP) each(ctx context.Context, zone uint16, do func(*dpctl.Connect
 }
 
 // bySwitch has the switch list a zone, deletes the stale connections, and counts them.
-func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16, stale func(*dpctl.Connection) bool, forgotten map[k8s.Family]int) error {
+func (u *staleUDP) bySwitch(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	zone uint16,
+	stale func(*dpctl.Connection) bool,
+	forgotten map[k8s.Family]int,
+) error {
 	t, err := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
 	if err != nil {
 		return err
 	}
 	if n, err := t.Count(ctx); err == nil && n > maxListed {
-		return fmt.Errorf("the switch tracks %d connections, over the limit of %d for a listing: ovs-vswitchd would be unresponsive for seconds", n, maxListed)
+		return fmt.Errorf("the switch tracks %d connections, over the limit of %d for a listing: "+
+			"ovs-vswitchd would be unresponsive for seconds", n, maxListed)
 	}
 
 	batch := make([]dpctl.Connection, 0, flushBatch)
@@ -320,13 +337,23 @@ func (u *staleUDP) bySwitch(ctx context.Context, conn *ofctrl.Conn, zone uint16,
 }
 
 // deleteEntries deletes single connections. One that is gone already is no error.
-func (u *staleUDP) deleteEntries(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker, list []dpctl.Connection) error {
+func (u *staleUDP) deleteEntries(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	t dpctl.Tracker,
+	list []dpctl.Connection,
+) error {
 	if u.noFlush {
 		return t.Forget(ctx, list)
 	}
 	filters := make([]flow.CTFilter, len(list))
 	for i := range list {
-		filters[i] = flow.CTFilter{Zone: list[i].Zone, IPProto: list[i].IPProto(), Src: list[i].Client, Dst: list[i].Frontend}
+		filters[i] = flow.CTFilter{
+			Zone:    list[i].Zone,
+			IPProto: list[i].IPProto(),
+			Src:     list[i].Client,
+			Dst:     list[i].Frontend,
+		}
 	}
 	return conn.Flush(ctx, filters)
 }
@@ -340,10 +367,13 @@ func (u *staleUDP) note(err error) {
 		return
 	case u.noFlush:
 		u.problem = fmt.Sprintf("Open vSwitch %s lacks %s, and: %v. "+
-			"A UDP client that keeps sending from one port keeps using a removed endpoint until its conntrack entry times out", u.db.Switch().OVSVersion, ovsdb.CTFlush, err)
+			"A UDP client that keeps sending from one port keeps using a removed endpoint until its "+
+			"conntrack entry times out", u.db.Switch().OVSVersion, ovsdb.CTFlush, err)
 	default:
-		u.problem = fmt.Sprintf("cannot list the connections that the switch tracks: %v. After a restart of nkp or of its connection, "+
-			"a UDP client that keeps sending from one port can keep using an endpoint that was removed in the meantime until its conntrack entry times out", err)
+		u.problem = fmt.Sprintf("cannot list the connections that the switch tracks: "+
+			"%v. After a restart of nkp or of its connection, "+
+			"a UDP client that keeps sending from one port can keep using an endpoint that was removed in "+
+			"the meantime until its conntrack entry times out", err)
 	}
 	if u.problem != was {
 		u.log.Warn(u.problem)

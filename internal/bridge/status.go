@@ -25,16 +25,18 @@ type Status struct {
 	Flows  int `json:"flows"`  // wanted
 	Groups int `json:"groups"` // wanted
 
-	InStep      bool             `json:"inStep"`             // the switch holds what is wanted
-	Why         string           `json:"why,omitempty"`      // why not, or why that is not known
-	FailOpen    string           `json:"failOpen,omitempty"` // why flows are not in force although the switch holds them; also among the warnings
+	InStep bool   `json:"inStep"`        // the switch holds what is wanted
+	Why    string `json:"why,omitempty"` // why not, or why that is not known
+	// why flows are not in force although the switch holds them; also among the warnings
+	FailOpen    string           `json:"failOpen,omitempty"`
 	LastSync    *time.Time       `json:"lastSync"`
 	Programming ProgrammingStats `json:"programming"`
 	dataplane.Record
-	Compared   *time.Time       `json:"compared"` // in place of the Record's; nil: not yet
-	Refused    []RefusedStatus  `json:"refused"`
-	Foreign    int              `json:"foreign"`      // flows of other owners in nkp's own tables
-	Decide     bool             `json:"othersDecide"` // flows of others in table 0 decide where packets go that nkp passes on
+	Compared *time.Time      `json:"compared"` // in place of the Record's; nil: not yet
+	Refused  []RefusedStatus `json:"refused"`
+	Foreign  int             `json:"foreign"` // flows of other owners in nkp's own tables
+	// flows of others in table 0 decide where packets go that nkp passes on
+	Decide     bool             `json:"othersDecide"`
 	Rejects    RejectStats      `json:"rejects"`
 	Affinity   AffinityStatus   `json:"affinity"`
 	RestingIDs int              `json:"restingIDs"` // of Service ports that are gone, which no other gets yet
@@ -151,10 +153,25 @@ func (p *Plane) busyStatus() dataplane.Status {
 	f, sw := p.Figures(), p.db.Switch()
 	target, _ := p.set.OpenFlowTarget() // if it is invalid, Run has ended
 	s := &Status{
-		Bridge:   BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion, Lacks: []string{}},
+		Bridge: BridgeStatus{
+			Name:       sw.Bridge,
+			Exists:     sw.Exists,
+			Datapath:   sw.DatapathType,
+			OVSVersion: sw.OVSVersion,
+			Lacks:      []string{},
+		},
 		Database: p.database(),
-		Channel:  ChannelStatus{Target: target, Connected: f.Connected, LastError: "not known: the data plane is busy"},
-		Flows:    f.FlowsWanted, Groups: f.GroupsWanted, Record: dataplane.Record{Repairs: f.Repairs}, Foreign: f.Foreign, Rejects: f.Rejects, Refused: []RefusedStatus{},
+		Channel: ChannelStatus{
+			Target:    target,
+			Connected: f.Connected,
+			LastError: "not known: the data plane is busy",
+		},
+		Flows:   f.FlowsWanted,
+		Groups:  f.GroupsWanted,
+		Record:  dataplane.Record{Repairs: f.Repairs},
+		Foreign: f.Foreign,
+		Rejects: f.Rejects,
+		Refused: []RefusedStatus{},
 	}
 	s.Why = "the data plane is busy"
 	const busy = "the data plane is busy with the switch: its status is incomplete and may be out of date"
@@ -171,7 +188,12 @@ func (p *Plane) status() dataplane.Status {
 	why := p.notInStep()
 	p.prog.lookForeign(false)
 	s := &Status{
-		Bridge:      BridgeStatus{Name: sw.Bridge, Exists: sw.Exists, Datapath: sw.DatapathType, OVSVersion: sw.OVSVersion},
+		Bridge: BridgeStatus{
+			Name:       sw.Bridge,
+			Exists:     sw.Exists,
+			Datapath:   sw.DatapathType,
+			OVSVersion: sw.OVSVersion,
+		},
 		Database:    p.database(),
 		Channel:     ChannelStatus{Target: p.openflow, Connected: p.prog.conn != nil},
 		HostTraffic: p.traffic.by,
@@ -186,7 +208,8 @@ func (p *Plane) status() dataplane.Status {
 		Affinity:    p.affinity.status(),
 	}
 
-	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(), p.prog.unreadWarnings(), p.prog.foreign.warnings(), p.prog.beyondWarnings())
+	warnings := slices.Concat(p.node.warnings, p.traffic.warnings, s.Affinity.warnings(),
+		p.prog.unreadWarnings(), p.prog.foreign.warnings(), p.prog.beyondWarnings())
 	if p.failOpen != "" {
 		warnings = append(warnings, p.failOpen)
 	}
@@ -228,7 +251,12 @@ func (p *Plane) status() dataplane.Status {
 
 	refusals := p.prog.refused.All()
 	for _, r := range refusals {
-		s.Refused = append(s.Refused, RefusedStatus{Service: ownerText(r.Port), Error: r.Reason, Times: r.Times, RetryAt: r.RetryAt})
+		s.Refused = append(s.Refused, RefusedStatus{
+			Service: ownerText(r.Port),
+			Error:   r.Reason,
+			Times:   r.Times,
+			RetryAt: r.RetryAt,
+		})
 	}
 
 	return dataplane.Status{
@@ -270,7 +298,8 @@ func (p *Plane) lacks() []string {
 		}
 	}
 	if p.stale.noFlush && p.stale.problem == "" {
-		list = append(list, ovsdb.CTFlush.String()+": netlink (kernel datapath) or ovs-vswitchd's control socket does it")
+		list = append(list,
+			ovsdb.CTFlush.String()+": netlink (kernel datapath) or ovs-vswitchd's control socket does it")
 	}
 	return list
 }

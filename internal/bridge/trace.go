@@ -59,7 +59,12 @@ func (p *Plane) Installed(ctx context.Context, id uint32) (st *flow.State, err e
 }
 
 // ReadInstalled reads the own flows and groups of one Service port.
-func ReadInstalled(ctx context.Context, conn *ofctrl.Conn, l pipeline.Layout, id uint32) (*flow.State, error) {
+func ReadInstalled(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	l pipeline.Layout,
+	id uint32,
+) (*flow.State, error) {
 	var f ofctrl.Filter
 	f.Cookie, f.CookieMask, f.GroupLo, f.GroupHi = l.PortObjects(id)
 	snap, err := conn.ReadBack(ctx, f)

@@ -33,7 +33,8 @@ func (g *programmer) unwanted(ctx context.Context) (int, error) {
 }
 
 func tooManyText(n int) string {
-	return fmt.Sprintf("the switch holds %d flows under nkp's cookie that are not nkp's, more than can be read (%d)", n, maxUnwanted)
+	return fmt.Sprintf("the switch holds %d flows under nkp's cookie that are not nkp's, "+
+		"more than can be read (%d)", n, maxUnwanted)
 }
 
 // replaceUnwanted makes sure that no more than maxUnwanted unwanted flows are under nkp's cookie. It reports
@@ -41,7 +42,8 @@ func tooManyText(n int) string {
 func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 	n, err := g.unwanted(ctx)
 	if err == nil && n > maxUnwanted {
-		g.log.Error(tooManyText(n) + "; replacing all flows under the cookie. Service counters restart at 0. " +
+		g.log.Error(tooManyText(n) +
+			"; replacing all flows under the cookie. Service counters restart at 0. " +
 			"Find out which program installs them; --cookie-prefix gives nkp another cookie")
 
 		want := g.compiler.State()
@@ -73,7 +75,8 @@ func (g *programmer) replaceUnwanted(ctx context.Context) bool {
 // unreadWarnings returns a line for each table in which conflicts with foreign flows would go unnoticed.
 func (g *programmer) unreadWarnings() (out []string) {
 	for _, t := range slices.Sorted(maps.Keys(g.unread)) {
-		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many flows to check for conflicts: one with the priority and match of an nkp flow would be replaced", t, g.unread[t]))
+		out = append(out, fmt.Sprintf("table %d holds %d flows of others, too many flows to check for "+
+			"conflicts: one with the priority and match of an nkp flow would be replaced", t, g.unread[t]))
 	}
 	return out
 }

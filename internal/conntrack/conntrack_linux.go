@@ -52,14 +52,15 @@ var failures = map[uint16]string{9: "insert_failed", 10: "dropped", 11: "early_d
 // /proc/net/stat/nf_conntrack shows too, where the kernel has it.
 func Failures() (map[string]uint64, error) {
 	sums := map[string]uint64{}
-	err := request(k8s.IPv4, getStats, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool { // for each CPU
-		for kind, v := range attributes(msg[min(len(msg), nl.SizeofNfgenmsg):]) {
-			if why := failures[kind]; why != "" {
-				sums[why] += uint64(number(v))
+	err := request(k8s.IPv4, getStats, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0,
+		func(msg []byte) bool { // for each CPU
+			for kind, v := range attributes(msg[min(len(msg), nl.SizeofNfgenmsg):]) {
+				if why := failures[kind]; why != "" {
+					sums[why] += uint64(number(v))
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
 	return sums, err
 }
 
@@ -76,12 +77,23 @@ func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connect
 // Forget deletes the stale conntrack entries of a family and zone, and returns how many it deleted, which is
 // valid after an error, too. It continues after an entry that cannot be deleted. One that no longer exists is
 // no error.
-func Forget(ctx context.Context, f k8s.Family, zone uint16, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
-	return forget(func(do func(*dpctl.Connection, []byte) error) error { return dump(ctx, f, zone, do) }, f, stale)
+func Forget(
+	ctx context.Context,
+	f k8s.Family,
+	zone uint16,
+	stale func(*dpctl.Connection) bool,
+) (forgotten int, err error) {
+	return forget(func(do func(*dpctl.Connection, []byte) error) error {
+		return dump(ctx, f, zone, do)
+	}, f, stale)
 }
 
 // forget is Forget with what lists the connections.
-func forget(list func(do func(*dpctl.Connection, []byte) error) error, f k8s.Family, stale func(*dpctl.Connection) bool) (forgotten int, err error) {
+func forget(
+	list func(do func(*dpctl.Connection, []byte) error) error,
+	f k8s.Family,
+	stale func(*dpctl.Connection) bool,
+) (forgotten int, err error) {
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return 0, err
@@ -155,7 +167,10 @@ func request(f k8s.Family, command, flags int) *nl.NetlinkRequest {
 	return req
 }
 
-var protocols = map[byte]k8s.Protocol{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_SCTP: "SCTP"}
+var protocols = map[byte]k8s.Protocol{
+	unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP",
+	unix.IPPROTO_SCTP: "SCTP",
+}
 
 // parse reads a message of the kernel into c. It reports whether this is a TCP, UDP or SCTP connection with
 // both its tuples.
@@ -172,18 +187,22 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	c.Seen = seen.Addr()
 	c.Expires = number(attribute(entry, nl.CTA_TIMEOUT))
 	c.Mark = number(attribute(entry, nl.CTA_MARK))
-	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone)) // it has one, or zones of its directions
+	// it has one, or zones of its directions
+	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone))
 	if state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(state) > 0 {
 		c.State = tcpStates[state[0]]
 	}
-	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() && seen.IsValid()
+	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() &&
+		seen.IsValid()
 }
 
 // tcpStates maps the kernel's state numbers (enum tcp_conntrack) to Open vSwitch's names, which
 // Connection.State uses.
 var tcpStates = map[byte]string{
-	nl.TCP_CONNTRACK_SYN_SENT: "SYN_SENT", nl.TCP_CONNTRACK_SYN_RECV: "SYN_RECV", nl.TCP_CONNTRACK_ESTABLISHED: "ESTABLISHED",
-	nl.TCP_CONNTRACK_FIN_WAIT: "FIN_WAIT_1", nl.TCP_CONNTRACK_CLOSE_WAIT: "CLOSE_WAIT", nl.TCP_CONNTRACK_LAST_ACK: "LAST_ACK",
+	nl.TCP_CONNTRACK_SYN_SENT: "SYN_SENT", nl.TCP_CONNTRACK_SYN_RECV: "SYN_RECV",
+	nl.TCP_CONNTRACK_ESTABLISHED: "ESTABLISHED",
+	nl.TCP_CONNTRACK_FIN_WAIT:    "FIN_WAIT_1", nl.TCP_CONNTRACK_CLOSE_WAIT: "CLOSE_WAIT",
+	nl.TCP_CONNTRACK_LAST_ACK:  "LAST_ACK",
 	nl.TCP_CONNTRACK_TIME_WAIT: "TIME_WAIT", nl.TCP_CONNTRACK_CLOSE: "CLOSED",
 }
 

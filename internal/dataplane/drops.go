@@ -31,7 +31,8 @@ func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
 	}
 	for k, n := range now {
 		grown := n - min(n, d.seen[k])
-		if n < d.seen[k] && k.Port != (k8s.PortName{}) { // made again; a counter of the node is a sum of flows, of which one may be gone
+		// made again; a counter of the node is a sum of flows, of which one may be gone
+		if n < d.seen[k] && k.Port != (k8s.PortName{}) {
 			grown = n
 		}
 		if own := min(grown, d.own[k]); own > 0 {

@@ -79,7 +79,10 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	in.begun = true
 	if in.next == nil {
 		in.next = &Update{
-			Changes: k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}},
+			Changes: k8s.Changes{
+				Ports:        map[k8s.PortName]*k8s.ServicePort{},
+				HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{},
+			},
 			Arrived: time.Now(),
 		}
 	}

@@ -16,10 +16,12 @@ const Portion = 10_000
 
 // portions divides updates. It belongs to the Inbox, whose lock protects it.
 type portions struct {
-	begun  bool                              // the first update was taken, which is not divided: a plane compares with all that is wanted
-	taken  map[k8s.PortName]*k8s.ServicePort // what the plane has
-	passed map[k8s.PortName]int              // how often a large Service's port was left for those that cost less
-	waited bool                              // the last portion left all ports of large Services out
+	// the first update was taken, which is not divided: a plane compares with all that is wanted
+	begun bool
+	taken map[k8s.PortName]*k8s.ServicePort // what the plane has
+	// how often a large Service's port was left for those that cost less
+	passed map[k8s.PortName]int
+	waited bool // the last portion left all ports of large Services out
 }
 
 func newPortions() portions {
@@ -30,7 +32,9 @@ func newPortions() portions {
 // ones, up to Portion, those that were left most often, then the smallest. If there are small ones, they do
 // not wait for any large one, but the next portion has some of each. Ports between which an address moves
 // come together: no address has two owners, and none is without one in between.
-func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k8s.PortName]*k8s.ServicePort) {
+func (p *portions) split(
+	ports map[k8s.PortName]*k8s.ServicePort,
+) (portion map[k8s.PortName]*k8s.ServicePort) {
 	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > Portion }
 	var large []k8s.PortName
 	for n, sp := range ports {
@@ -77,7 +81,10 @@ func (p *portions) split(ports map[k8s.PortName]*k8s.ServicePort) (portion map[k
 
 // together returns the ports but those that may come later: those that give no address to one of the returned
 // ones, and get none of one.
-func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k8s.PortName]bool) (names []k8s.PortName) {
+func (p *portions) together(
+	ports map[k8s.PortName]*k8s.ServicePort,
+	later map[k8s.PortName]bool,
+) (names []k8s.PortName) {
 	type frontend struct {
 		netip.AddrPort
 		k8s.Protocol
@@ -128,7 +135,10 @@ func (p *portions) together(ports map[k8s.PortName]*k8s.ServicePort, later map[k
 }
 
 // take removes these ports from those of an update, and remembers them.
-func (p *portions) take(ports map[k8s.PortName]*k8s.ServicePort, names []k8s.PortName) map[k8s.PortName]*k8s.ServicePort {
+func (p *portions) take(
+	ports map[k8s.PortName]*k8s.ServicePort,
+	names []k8s.PortName,
+) map[k8s.PortName]*k8s.ServicePort {
 	p.begun = true
 	taken := make(map[k8s.PortName]*k8s.ServicePort, len(names))
 	for _, n := range names {

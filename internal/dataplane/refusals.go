@@ -54,7 +54,8 @@ func (r *Refusals[K]) Refuse(key K, what Refusal, now time.Time) {
 		message = " refused what all Services share; it is retried"
 	}
 	r.log.Error(r.by+message, "service", what.Port,
-		"protocol", what.Port.Protocol, "object", what.Object, "error", what.Reason, "retryIn", what.RetryAt.Sub(now))
+		"protocol", what.Port.Protocol, "object", what.Object, "error", what.Reason, "retryIn",
+		what.RetryAt.Sub(now))
 	r.hook(what)
 }
 

@@ -69,7 +69,8 @@ func (w *Watch) look() {
 	for _, l := range w.all() {
 		if l.look() == looks { // and not again
 			s, _ := l.state(looks)
-			w.log.Error("a loop makes no progress; /livez fails and the service manager's watchdog is not fed until it does",
+			w.log.Error("a loop makes no progress; /livez fails and the service manager's watchdog is not "+
+				"fed until it does",
 				"loop", s.Loop, "doing", s.Doing, "since", s.Since.UTC().Format(time.RFC3339))
 		}
 	}
@@ -105,5 +106,6 @@ func (w *Watch) Names() (names []string) {
 
 // String returns since when a loop has made no progress, and with what.
 func (s State) String() string {
-	return fmt.Sprintf("%s has made no progress since %s (%v): %s", s.Loop, s.Since.UTC().Format(time.RFC3339), s.For.Round(time.Second), s.Doing)
+	return fmt.Sprintf("%s has made no progress since %s (%v): %s",
+		s.Loop, s.Since.UTC().Format(time.RFC3339), s.For.Round(time.Second), s.Doing)
 }

@@ -75,7 +75,8 @@ func (c *Connection) readInfo(info string) {
 		if c.State = orig; orig == "FIN_WAIT_2" && reply == orig {
 			c.State = "TIME_WAIT"
 		}
-		scaled := strings.Contains(field(info, "flags_orig="), "WINDOW_SCALE") && field(info, "flags_reply=") == "0"
+		scaled := strings.Contains(field(info, "flags_orig="), "WINDOW_SCALE") &&
+			field(info, "flags_reply=") == "0"
 		c.Refused = orig == "CLOSED" || orig == "TIME_WAIT" && reply == orig && scaled
 	}
 }

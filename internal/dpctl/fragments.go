@@ -30,6 +30,8 @@ func FragmentsWarning(f Fill) string {
 	if f.Limit == 0 || !f.Nearly() {
 		return ""
 	}
-	return fmt.Sprintf("the datapath holds %d fragments of incomplete packets, of at most %d: beyond, UDP to Services in fragments is lost; "+
-		"raise the limit (ovs-appctl dpctl/ipf-set-max-nfrags N), or find out who sends fragments without the rest of the packet", f.Entries, f.Limit)
+	return fmt.Sprintf("the datapath holds %d fragments of incomplete packets, of at most %d: "+
+		"beyond, UDP to Services in fragments is lost; "+
+		"raise the limit (ovs-appctl dpctl/ipf-set-max-nfrags N), or find out who sends fragments without "+
+		"the rest of the packet", f.Entries, f.Limit)
 }

@@ -38,8 +38,10 @@ func (m *Megaflows) Warnings() []string {
 	if m.NotKnown != "" || !(&Fill{Entries: m.Entries, Limit: m.Limit}).Nearly() {
 		return nil
 	}
-	return []string{fmt.Sprintf("the datapath caches %d flows of at most %d at present: each packet beyond goes through ovs-vswitchd, which is slow and may lose it; "+
-		"find out who opens so many connections (ovs-appctl upcall/show), or raise the limit (ovs-vsctl set Open_vSwitch . other_config:flow-limit=N)", m.Entries, m.Limit)}
+	return []string{fmt.Sprintf("the datapath caches %d flows of at most %d at present: "+
+		"each packet beyond goes through ovs-vswitchd, which is slow and may lose it; "+
+		"find out who opens so many connections (ovs-appctl upcall/show), or raise the limit (ovs-vsctl "+
+		"set Open_vSwitch . other_config:flow-limit=N)", m.Entries, m.Limit)}
 }
 
 // Megaflows returns how full the datapath's cache of flows is. It costs ovs-vswitchd less than a millisecond.
@@ -55,7 +57,8 @@ func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
 
 		var avg, most int
 		if _, rest, ok := strings.Cut(text, "flows         : "); here && !found && ok {
-			_, err := fmt.Sscanf(rest, "(current %d) (avg %d) (max %d) (limit %d)", &m.Entries, &avg, &most, &m.Limit)
+			_, err := fmt.Sscanf(rest, "(current %d) (avg %d) (max %d) (limit %d)",
+				&m.Entries, &avg, &most, &m.Limit)
 			found = err == nil
 		}
 		return nil

@@ -42,7 +42,8 @@ func (o *Outcomes) Problem(read time.Time) string {
 	if failed == 0 || failed*100 < (failed+o.Answered)*failingPart {
 		return ""
 	}
-	text := fmt.Sprintf("TCP connections in the conntrack table at %s, closed ones for half a minute: %s", read.UTC().Format(time.TimeOnly+"Z"), o)
+	text := fmt.Sprintf("TCP connections in the conntrack table at %s, closed ones for half a minute: %s",
+		read.UTC().Format(time.TimeOnly+"Z"), o)
 	if o.Refused > 0 && o.Answered+o.Unanswered == 0 {
 		text += ": nothing listens at that address and port, or a filter of the endpoint's rejects them"
 	}

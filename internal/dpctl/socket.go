@@ -40,7 +40,8 @@ func Find(database, datapathType string) (Tracker, error) {
 	}
 	pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
 	if err != nil {
-		return Tracker{}, fmt.Errorf("cannot find the control socket of ovs-vswitchd: %s holds no process id", file)
+		return Tracker{}, fmt.Errorf("cannot find the control socket of ovs-vswitchd: %s holds no process id",
+			file)
 	}
 
 	t := Tracker{Control: filepath.Join(dir, fmt.Sprintf("ovs-vswitchd.%d.ctl", pid))}

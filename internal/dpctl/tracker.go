@@ -51,7 +51,11 @@ func (t Tracker) dump(ctx context.Context, params []string, do func(*Connection)
 // Learned calls do for each entry of a bridge's MAC learning table: a MAC address and its OpenFlow port. A
 // bridge learns only from packets that a NORMAL action handles, and forgets after some minutes. Entries of
 // the bridge's own port are left out.
-func (t Tracker) Learned(ctx context.Context, bridge string, do func(port uint32, mac net.HardwareAddr)) error {
+func (t Tracker) Learned(
+	ctx context.Context,
+	bridge string,
+	do func(port uint32, mac net.HardwareAddr),
+) error {
 	return t.lines(ctx, "fdb/show", []string{bridge}, func(line []byte) error {
 		words := strings.Fields(string(line)) // port, VLAN, MAC, age
 		if len(words) < 4 {
@@ -79,7 +83,8 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if all, err := t.call(ctx, "dpctl/dump-dps"); err != nil {
 		return err
 	} else if strings.TrimSpace(all) == t.Datapath {
-		t.Datapath = "" // the only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command
+		// the only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command
+		t.Datapath = ""
 	}
 	params := make([][]string, len(list))
 	for i := range list {
@@ -101,7 +106,8 @@ func (c *Connection) tuple() string {
 		family = "ipv6"
 	}
 	return fmt.Sprintf("ct_%s_src=%s,ct_%s_dst=%s,ct_nw_proto=%d,ct_tp_src=%d,ct_tp_dst=%d",
-		family, c.Client.Addr(), family, c.Frontend.Addr(), protocolNumbers[c.Protocol], c.Client.Port(), c.Frontend.Port())
+		family, c.Client.Addr(), family, c.Frontend.Addr(), protocolNumbers[c.Protocol], c.Client.Port(),
+		c.Frontend.Port())
 }
 
 // params returns the parameters of a command: the datapath, if it has a name, and then others.

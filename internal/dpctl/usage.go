@@ -82,15 +82,18 @@ func (u *Usage) String() string {
 // Warnings returns a line for each limit that is reached or near.
 func (u *Usage) Warnings() (out []string) {
 	for _, f := range u.Fills() {
-		raise := "ovs-appctl dpctl/ct-set-maxconns N; on the kernel datapath sysctl net.netfilter.nf_conntrack_max=N"
+		raise := "ovs-appctl dpctl/ct-set-maxconns N; " +
+			"on the kernel datapath sysctl net.netfilter.nf_conntrack_max=N"
 		if f.Zone != 0 {
 			raise = fmt.Sprintf("ovs-appctl dpctl/ct-set-limits zone=%d,limit=N", f.Zone)
 		}
 		switch {
 		case f.Full():
-			out = append(out, fmt.Sprintf("%s: full, new connections to Services fail; raise the limit (%s), or find out who opens so many", &f, raise))
+			out = append(out, fmt.Sprintf("%s: full, new connections to Services fail; "+
+				"raise the limit (%s), or find out who opens so many", &f, raise))
 		case f.Nearly():
-			out = append(out, fmt.Sprintf("%s: nearly full, beyond the limit new connections to Services fail; raise it (%s), or find out who opens so many", &f, raise))
+			out = append(out, fmt.Sprintf("%s: nearly full, beyond the limit new connections to Services "+
+				"fail; raise it (%s), or find out who opens so many", &f, raise))
 		}
 	}
 	return out
@@ -108,7 +111,8 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 			case err != nil:
 				_, _ = fmt.Sscanf(string(line), "default limit=%d", &byDefault) // else another line, or none
 			case !slices.Contains(zones, f.Zone) || slices.ContainsFunc(list, func(had Fill) bool { return had.Zone == f.Zone }):
-			case f.Limit > 0 || strings.HasPrefix(t.Datapath, "netdev@"): // 0 in the kernel is unlimited; in userspace, nothing fits
+			case f.Limit > 0 || strings.HasPrefix(t.Datapath, "netdev@"):
+				// 0 in the kernel is unlimited; in userspace, nothing fits
 				list = append(list, f)
 			}
 			return nil

@@ -33,7 +33,10 @@ type concern struct {
 // concern returns the description of the packet's connection, with every endpoint that may be chosen.
 func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 	c := &concern{
-		family: flow.EthIPv4, proto: map[k8s.Protocol]uint8{"TCP": flow.ProtoTCP, "UDP": flow.ProtoUDP, "SCTP": flow.ProtoSCTP}[q.Protocol],
+		family: flow.EthIPv4, proto: map[k8s.Protocol]uint8{
+			"TCP": flow.ProtoTCP, "UDP": flow.ProtoUDP,
+			"SCTP": flow.ProtoSCTP,
+		}[q.Protocol],
 		ports: map[uint32]bool{0: true},
 		isPort: func(id uint32) bool {
 			n, ok := v.Owner(ctx, id)

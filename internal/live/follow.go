@@ -15,7 +15,11 @@ const maxHashes = 1024
 
 // follow has the switch trace the packet once for each value of the datapath's hash, so that every bucket of
 // the groups on its way is tried. left is the number of values beyond maxHashes.
-func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks []*walk, left int, err error) {
+func (s *Switch) follow(
+	ctx context.Context,
+	p packet,
+	q trace.Question,
+) (walks []*walk, left int, err error) {
 	first, states, err := s.settle(ctx, p, q, 1, nil)
 	if err != nil {
 		return nil, 0, err
@@ -26,7 +30,8 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 	for len(walks) <= int(mask) && len(walks) < maxHashes {
 		var params [][]string
 		n := len(walks)
-		for hash := n + 1; hash <= int(min(mask, maxHashes-1))+1; hash++ { // mask+1 stands for 0, which is no hash
+		// mask+1 stands for 0, which is no hash
+		for hash := n + 1; hash <= int(min(mask, maxHashes-1))+1; hash++ {
 			params = append(params, s.params(p, q, uint32(hash), states))
 		}
 
@@ -55,7 +60,13 @@ func (s *Switch) follow(ctx context.Context, p packet, q trace.Question) (walks 
 
 // settle repeats ofproto/trace until the ct_states that it is given (--ct-next) are those that the packet's
 // path results in.
-func (s *Switch) settle(ctx context.Context, p packet, q trace.Question, hash uint32, states []string) (*walk, []string, error) {
+func (s *Switch) settle(
+	ctx context.Context,
+	p packet,
+	q trace.Question,
+	hash uint32,
+	states []string,
+) (*walk, []string, error) {
 	const most = 6 // passes through conntrack; nkp's pipeline has up to 4
 	for range most {
 		params := s.params(p, q, hash, states)

@@ -77,7 +77,8 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 	anew := v.Verdict != trace.Deliver && v.choosesAnew()
 	if anew {
 		v.Verdict = trace.Uncertain
-		v.Differ("the endpoint that session affinity chooses now does not get the packet; nkp changes the choice of clients without a pin every few seconds")
+		v.Differ("the endpoint that session affinity chooses now does not get the packet; " +
+			"nkp changes the choice of clients without a pin every few seconds")
 	}
 
 	switch v.Verdict {
@@ -113,9 +114,12 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 
 // choosesAnew reports whether the packet's endpoint is one of several, and chosen by session affinity's seed.
 func (v *view) choosesAnew() bool {
-	return v.r.Verdict == trace.Deliver && len(v.r.Endpoints) > 1 && slices.ContainsFunc(v.walks, func(w *walk) bool {
-		return slices.ContainsFunc(w.hits, func(h hit) bool { return h.table == int(v.Config.Layout.SeedTable()) })
-	})
+	return v.r.Verdict == trace.Deliver && len(v.r.Endpoints) > 1 &&
+		slices.ContainsFunc(v.walks, func(w *walk) bool {
+			return slices.ContainsFunc(w.hits, func(h hit) bool {
+				return h.table == int(v.Config.Layout.SeedTable())
+			})
+		})
 }
 
 // verdict returns the verdict over all paths: Mixed or Uncertain if they differ.
@@ -164,9 +168,12 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 	case w.last.skipped != "":
 		return trace.Drop, fmt.Sprintf("ovs-vswitchd says \"%s\" of the port in %s", w.last.skipped, last)
 	case len(last.actions) == 0:
-		return trace.Drop, fmt.Sprintf("ovs-vswitchd executes no action of the flow %s, as for a port that may not receive: look at port %s (ovs-ofctl mod-port, STP)", last.key(), v.inPort)
+		return trace.Drop, fmt.Sprintf("ovs-vswitchd executes no action of the flow %s, "+
+			"as for a port that may not receive: look at port %s (ovs-ofctl mod-port, STP)",
+			last.key(), v.inPort)
 	case last.normal():
-		return trace.Uncertain, "the switch has learned that the packet's Ethernet address is where it comes from"
+		return trace.Uncertain, "the switch has learned that the packet's Ethernet address is where it " +
+			"comes from"
 	case !ours:
 		return trace.Drop, v.stranger(last)
 	}
@@ -176,9 +183,12 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 // stranger describes a foreign flow, and what to do about it.
 func (s *Switch) stranger(h *hit) string {
 	if h.priority > math.MaxUint16 {
-		return fmt.Sprintf("by a flow of ovs-vswitchd's own, which OpenFlow can neither list nor delete: %s", h)
+		return fmt.Sprintf("by a flow of ovs-vswitchd's own, which OpenFlow can neither list nor delete: %s",
+			h)
 	}
-	return fmt.Sprintf("by another owner's flow: %s. nkp leaves flows of others alone: find the owner by the cookie (ovs-ofctl -O OpenFlow15 dump-flows %s 'cookie=%#x/-1'), or delete it: "+
+	return fmt.Sprintf("by another owner's flow: %s. nkp leaves flows of others alone: "+
+		"find the owner by the cookie (ovs-ofctl -O OpenFlow15 dump-flows %s 'cookie=%#x/-1'), "+
+		"or delete it: "+
 		"ovs-ofctl -O OpenFlow15 --strict del-flows %s '%s'", h, s.Bridge, h.cookie, s.Bridge, h.key())
 }
 
@@ -262,7 +272,8 @@ func (v *view) strangers() {
 				continue
 			}
 			told = append(told, text)
-			if h.table != int(v.Config.Layout.CounterTable()) || len(h.actions) != 1 || h.actions[0] != "drop" { // else it only keeps packets from being counted
+			if h.table != int(v.Config.Layout.CounterTable()) || len(h.actions) != 1 ||
+				h.actions[0] != "drop" { // else it only keeps packets from being counted
 				v.doubt = v.doubt || w.endpoint.IsValid()
 			}
 			v.Differ("table %d: the packet is diverted %s", h.table, text)
@@ -310,7 +321,8 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 		v.Step("no endpoint can be chosen: the group is empty or missing")
 	}
 
-	masquerade := mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(q.To.Addr())) // impossible where the node's address is not on the bridge
+	// impossible where the node's address is not on the bridge
+	masquerade := mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(q.To.Addr()))
 	if masquerade {
 		v.Step("to be masqueraded")
 	}
@@ -359,12 +371,14 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 	var lines []string
 	for _, g := range d.Own.SetGroups {
 		if id := v.Config.Layout.GroupID(g.ID); concerned.port(id) {
-			lines = append(lines, fmt.Sprintf("%s: group missing or different on the switch: %s", v.owner(ctx, id), g))
+			lines = append(lines, fmt.Sprintf("%s: group missing or different on the switch: %s",
+				v.owner(ctx, id), g))
 		}
 	}
 	for _, f := range d.Own.SetFlows {
 		if id, _ := v.Config.Layout.PortOfCookie(f.Cookie); concerned.flow(f, id) {
-			lines = append(lines, fmt.Sprintf("%s: flow missing or different on the switch: %s", v.owner(ctx, id), f))
+			lines = append(lines, fmt.Sprintf("%s: flow missing or different on the switch: %s",
+				v.owner(ctx, id), f))
 		}
 	}
 	for _, f := range d.Own.DelFlows {
@@ -383,7 +397,8 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 
 	if len(lines) > 0 {
 		v.doubt = true
-		v.Differ("another program has changed the switch, or nkp has not programmed it yet: \"nkp diff\" shows all differences, and the running agent repairs them within --audit-period")
+		v.Differ("another program has changed the switch, or nkp has not programmed it yet: " +
+			"\"nkp diff\" shows all differences, and the running agent repairs them within --audit-period")
 	}
 	if d.FailOpen != "" {
 		v.doubt = true

@@ -17,7 +17,12 @@ var (
 // Leaving has the switch trace a packet that conntrack translates to an endpoint, and returns by which port
 // and to which MAC it leaves the bridge: "by port 11 to MAC 02:…". "" means that it does not, or that it is
 // not known.
-func (s *Switch) Leaving(ctx context.Context, q trace.Question, r *trace.Result, endpoint netip.AddrPort) string {
+func (s *Switch) Leaving(
+	ctx context.Context,
+	q trace.Question,
+	r *trace.Result,
+	endpoint netip.AddrPort,
+) string {
 	p, err := s.enter(q, r)
 	if err != nil {
 		return ""

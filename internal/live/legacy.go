@@ -74,8 +74,10 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 
 // harmless are the targets of iptables after which a packet still gets where it would have got
 // (iptables-extensions(8)).
-var harmless = map[string]bool{"": true, "ACCEPT": true, "RETURN": true, "MASQUERADE": true, "SNAT": true, "MARK": true, "CONNMARK": true, "LOG": true,
-	"NFLOG": true, "AUDIT": true, "TRACE": true, "CLASSIFY": true, "TCPMSS": true, "DSCP": true, "TOS": true, "CHECKSUM": true, "SET": true, "TEE": true}
+var harmless = map[string]bool{"": true, "ACCEPT": true, "RETURN": true, "MASQUERADE": true, "SNAT": true,
+	"MARK": true, "CONNMARK": true, "LOG": true,
+	"NFLOG": true, "AUDIT": true, "TRACE": true, "CLASSIFY": true, "TCPMSS": true, "DSCP": true, "TOS": true,
+	"CHECKSUM": true, "SET": true, "TEE": true}
 
 // mayHold reports whether a rule may match a packet.
 func (r *rule) mayHold(v header) bool {

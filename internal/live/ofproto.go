@@ -38,8 +38,10 @@ func (p packet) flowText(q trace.Question, hash uint32) string {
 		net, suffix = "ipv6", "6"
 	}
 	port := cmp.Or(q.From.Port(), defaultSourcePort)
-	text := fmt.Sprintf("%s%s,dp_hash=%#x,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
-		proto, suffix, hash, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto, q.To.Port())
+	text := fmt.Sprintf(
+		"%s%s,dp_hash=%#x,in_port=%s,dl_src=%s,dl_dst=%s,%s_src=%s,%s_dst=%s,nw_ttl=64,%s_src=%d,%s_dst=%d",
+		proto, suffix, hash, p.inPort, p.src, p.dst, net, q.From.Addr(), net, q.To.Addr(), proto, port, proto,
+		q.To.Port())
 	if q.Protocol == "TCP" {
 		text += fmt.Sprintf(",tcp_flags=%#x", cmp.Or(p.flags, flow.TCPSyn))
 	}

@@ -56,9 +56,11 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 		l.Verdict = trace.Mixed
 	}
 
-	if v.doubt && l.Verdict == trace.Deliver { // ofproto/trace keeps the endpoint's address: flows that match the frontend's are not met
+	// ofproto/trace keeps the endpoint's address: flows that match the frontend's are not met
+	if v.doubt && l.Verdict == trace.Deliver {
 		l.Verdict = trace.Uncertain
-		l.Differ("the answer leaves the switch, but whether it arrives is not certain: see what does not agree on the packet's way")
+		l.Differ("the answer leaves the switch, but whether it arrives is not certain: " +
+			"see what does not agree on the packet's way")
 	}
 
 	noteReplies(l, q, list)
@@ -69,9 +71,18 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 // ofproto/trace does not undo translations. So it traces the answer to a masqueraded connection as it comes,
 // to the node, and a second time as it is after its destination was restored; the flows after that do not
 // depend on how it came.
-func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w *walk) (arrives bool, err error) {
+func (v *view) replyFrom(
+	ctx context.Context,
+	l *trace.Live,
+	q trace.Question,
+	w *walk,
+) (arrives bool, err error) {
 	mark := pipeline.ReadMark(w.reg1)
-	back := trace.Question{From: w.endpoint, To: netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort)), Protocol: q.Protocol}
+	back := trace.Question{
+		From:     w.endpoint,
+		To:       netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort)),
+		Protocol: q.Protocol,
+	}
 	ends := []trace.Question{back}
 	if seen, ok := v.nodeIP(q.From.Addr()); ok && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen)) && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
 		back.To = netip.AddrPortFrom(seen, back.To.Port())
@@ -103,21 +114,26 @@ func (v *view) replyFrom(ctx context.Context, l *trace.Live, q trace.Question, w
 
 		translates := i < len(ends)-1
 		if translates {
-			at := slices.IndexFunc(y.hits, func(h hit) bool { return h.table == int(v.Config.Layout.UnSNATTable()) })
+			at := slices.IndexFunc(y.hits, func(h hit) bool {
+				return h.table == int(v.Config.Layout.UnSNATTable())
+			})
 			if at >= 0 {
-				l.Step("from %s to %s: %s; conntrack restores %s", one.From, one.To.Addr(), v.describeAll(ctx, y.hits[:at]), q.From.Addr())
+				l.Step("from %s to %s: %s; conntrack restores %s",
+					one.From, one.To.Addr(), v.describeAll(ctx, y.hits[:at]), q.From.Addr())
 				continue
 			}
 		}
 
 		ports := y.ports()
 		if len(ports) > 0 && !translates {
-			l.Step("from %s to %s: %s; out by the datapath's port %s", one.From, one.To.Addr(), v.describeAll(ctx, y.hits), strings.Join(ports, ", "))
+			l.Step("from %s to %s: %s; out by the datapath's port %s",
+				one.From, one.To.Addr(), v.describeAll(ctx, y.hits), strings.Join(ports, ", "))
 			return true, nil
 		}
 
 		l.Step("from %s to %s: %s", one.From, one.To.Addr(), v.describeAll(ctx, y.hits))
-		why := "it is not brought back to " + q.From.Addr().String() + ", as which the connection was masqueraded"
+		why := "it is not brought back to " + q.From.Addr().String() +
+			", as which the connection was masqueraded"
 		if last := y.final(v.Config.Layout.CounterTable()); len(ports) == 0 {
 			if _, ours := v.Config.Layout.PortOfCookie(last.cookie); ours || last.none {
 				why = "at " + last.String()
@@ -142,7 +158,9 @@ func (v *view) describeAll(ctx context.Context, hits []hit) string {
 
 // nodeIP returns the address that nkp masquerades a client's connection as.
 func (v *view) nodeIP(client netip.Addr) (netip.Addr, bool) {
-	i := slices.IndexFunc(v.Config.NodeIPs, func(ip netip.Addr) bool { return k8s.FamilyOf(ip) == k8s.FamilyOf(client) })
+	i := slices.IndexFunc(v.Config.NodeIPs, func(ip netip.Addr) bool {
+		return k8s.FamilyOf(ip) == k8s.FamilyOf(client)
+	})
 	if i < 0 {
 		return netip.Addr{}, false
 	}
@@ -159,7 +177,8 @@ func noteReplies(l *trace.Live, q trace.Question, list []dpctl.Connection) {
 			continue
 		}
 		if n++; n <= maxConnections {
-			l.Step("an existing connection (%s): an answer from %s to %s becomes one from %s to %s%s", c, c.Endpoint, c.Seen, c.Frontend, c.Client, answer(c))
+			l.Step("an existing connection (%s): an answer from %s to %s becomes one from %s to %s%s",
+				c, c.Endpoint, c.Seen, c.Frontend, c.Client, answer(c))
 		}
 	}
 	if n > maxConnections {

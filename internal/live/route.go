@@ -13,7 +13,13 @@ import (
 // where the kernel delivers packets (bridge is ""), to the endpoints. local are the node's addresses. If the
 // packet has to come to a bridge, Routes doubts that it does if the kernel sends it by another device. chains
 // returns which chains of a device see a device's packets.
-func Routes(local []netip.Addr, bridge string, chains func(device string) ([]string, error), q trace.Question, r *trace.Result) {
+func Routes(
+	local []netip.Addr,
+	bridge string,
+	chains func(device string) ([]string, error),
+	q trace.Question,
+	r *trace.Result,
+) {
 	to := q.To.Addr()
 	var devices []string
 	defer func() { filters(devices, chains, r) }()
@@ -28,7 +34,8 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 		case err != nil:
 			r.Doubt(fmt.Sprintf("the node has no route to %s (ip route get %s): %v", to, to, err))
 		case bridge != "" && device != bridge:
-			r.Doubt(fmt.Sprintf("the node sends packets to %s by %s, not by bridge %s (ip route get %s)", to, device, bridge, to))
+			r.Doubt(fmt.Sprintf("the node sends packets to %s by %s, not by bridge %s (ip route get %s)",
+				to, device, bridge, to))
 		default:
 			r.Live.Step("the node sends it by %s (ip route get)", device)
 			devices = append(devices, device)
@@ -43,7 +50,8 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 		at, _ := netip.ParseAddrPort(text)
 		device, err := routeOf(netip.Addr{}, at.Addr())
 		if err != nil {
-			r.Doubt(fmt.Sprintf("the node has no route to endpoint %s (ip route get %s): %v", at, at.Addr(), err))
+			r.Doubt(fmt.Sprintf("the node has no route to endpoint %s (ip route get %s): %v",
+				at, at.Addr(), err))
 			continue
 		}
 		devices = append(devices, device)
@@ -51,7 +59,8 @@ func Routes(local []netip.Addr, bridge string, chains func(device string) ([]str
 		if client := q.From.Addr(); r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
 			for _, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
 				if by, err := forwards(way[0], way[1]); err != nil {
-					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s (ip route get %s from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
+					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s (ip route get %s "+
+						"from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
 				}
 			}
 		}
@@ -64,7 +73,8 @@ func filters(devices []string, chains func(string) ([]string, error), r *trace.R
 	for _, d := range slices.Compact(devices) {
 		list, _ := chains(d) // without nftables there are none
 		for _, c := range list {
-			r.Doubt(fmt.Sprintf("%s sees the packets of device %s, and nkp does not evaluate the chains of a device", c, d))
+			r.Doubt(fmt.Sprintf(
+				"%s sees the packets of device %s, and nkp does not evaluate the chains of a device", c, d))
 		}
 	}
 }

@@ -39,8 +39,12 @@ func forwards(from, to netip.Addr) (device string, err error) {
 	if device, err = routeOf(netip.Addr{}, from); err != nil {
 		return "?", err
 	}
-	_, err = netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: device})
-	switch on, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); { // route get does not look at this one
+	_, err = netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{
+		SrcAddr: from.AsSlice(),
+		Iif:     device,
+	})
+	// route get does not look at this one
+	switch on, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); {
 	case errors.Is(err, unix.EHOSTUNREACH):
 		err = fmt.Errorf("%w: is net.ipv4.ip_forward 1, and net.ipv4.conf.%s.forwarding?", err, device)
 	case errors.Is(err, unix.EXDEV):

@@ -49,7 +49,14 @@ type outcome struct {
 // Compare follows the packet through the chains that lead to Services, and compares that with the model's
 // answer, in r.Live. It skips foreign chains.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
-	w := &walker{Rules: s, protocol: q.Protocol, src: q.From.Addr(), dst: q.To, device: q.In, seen: map[string]bool{}}
+	w := &walker{
+		Rules:    s,
+		protocol: q.Protocol,
+		src:      q.From.Addr(),
+		dst:      q.To,
+		device:   q.In,
+		seen:     map[string]bool{},
+	}
 	if w.device == "" && r.Source == k8s.Pod {
 		w.device = cmp.Or(s.Detector.Bridge, s.Detector.InterfacePrefix)
 	}
@@ -74,11 +81,17 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 
 // noteKernel adds what connection tracking has of existing connections, and does to answers. each calls its
 // argument for each connection; nil: it cannot be asked.
-func noteKernel(plane string, each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) {
+func noteKernel(
+	plane string,
+	each func(func(*dpctl.Connection) error) error,
+	q trace.Question,
+	r *trace.Result,
+) {
 	if r.Reply != nil {
 		r.Reply.Live = trace.NewLive()
 		r.Reply.Live.Verdict = r.Reply.Verdict
-		r.Reply.Live.Step("%s: the kernel translates answers by the conntrack entry; chains of type nat do not see them", plane)
+		r.Reply.Live.Step("%s: the kernel translates answers by the conntrack entry; "+
+			"chains of type nat do not see them", plane)
 	}
 	if each == nil {
 		return
@@ -207,7 +220,12 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 
 // jump executes a rule's target. It returns the outcomes that end there, the marks with which the packet goes
 // on to the next rule, and those with which it leaves the chain.
-func (w *walker) jump(table, chain string, r *rule, marked bool, depth int) (ended []outcome, next, left []bool) {
+func (w *walker) jump(
+	table, chain string,
+	r *rule,
+	marked bool,
+	depth int,
+) (ended []outcome, next, left []bool) {
 	switch r.target {
 	case "":
 		return nil, []bool{marked}, nil

@@ -20,7 +20,12 @@ func sampled(each func(func(*dpctl.Connection) error) error, q trace.Question) (
 		case len(s.Connections) == trace.MaxSampled:
 			more++
 		default:
-			s.Connections = append(s.Connections, trace.Attempt{Client: c.Client, Endpoint: c.Endpoint, State: c.State, Outcome: outcomeOf(c)})
+			s.Connections = append(s.Connections, trace.Attempt{
+				Client:   c.Client,
+				Endpoint: c.Endpoint,
+				State:    c.State,
+				Outcome:  outcomeOf(c),
+			})
 		}
 		return nil
 	})
@@ -46,7 +51,9 @@ func outcomeOf(c *dpctl.Connection) trace.Outcome {
 // zone once.
 func (s *Switch) Sample(ctx context.Context, q trace.Question, r *trace.Result) (*trace.Sample, error) {
 	each, _ := s.lister(ctx)
-	sample, err := sampled(func(do func(*dpctl.Connection) error) error { return each(ctx, s.Config.Layout.ZoneDNAT, do) }, q)
+	sample, err := sampled(func(do func(*dpctl.Connection) error) error {
+		return each(ctx, s.Config.Layout.ZoneDNAT, do)
+	}, q)
 	if err != nil {
 		return nil, err
 	}

@@ -94,7 +94,8 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 
 	s.usage(ctx, l, r)
 	list := s.connections(ctx, l, q, r)
-	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) { // else it may go to another node
+	// else it may go to another node
+	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) {
 		return v.reply(ctx, q, list)
 	}
 	return nil
@@ -105,19 +106,22 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 // leads back makes it run without end, in ovs-vswitchd's main thread, until memory is exhausted. Groups of
 // others are not looked at.
 func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
-	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end (ofproto/trace), and hang"
+	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end " +
+		"(ofproto/trace), and hang"
 
 	if err != nil {
 		l.Differ("%s, and the installed flows cannot be checked: %v", unfollowed, err)
 	} else {
 		for _, f := range slices.Concat(d.Foreign, d.Own.Replaced, d.Own.DelFlows) {
 			if s.Config.Layout.MayReturn(f) {
-				l.Differ("%s. A flow that is not nkp's, or not as nkp wants it, may lead back to an earlier table: %s", unfollowed, f)
+				l.Differ("%s. A flow that is not nkp's, or not as nkp wants it, "+
+					"may lead back to an earlier table: %s", unfollowed, f)
 				break
 			}
 		}
 		if l.Agrees && d.More > 0 {
-			l.Differ("%s. nkp's tables hold %d more flows of other owners, too many to check", unfollowed, d.More)
+			l.Differ("%s. nkp's tables hold %d more flows of other owners, too many to check",
+				unfollowed, d.More)
 		}
 	}
 
@@ -167,7 +171,8 @@ func (s *Switch) enter(q trace.Question, r *trace.Result) (packet, error) {
 		p.inPort = fmt.Sprint(cfg.Uplink)
 		p.fromUplink(cfg, gateway)
 	default:
-		return p, fmt.Errorf("cannot determine the port of bridge %s by which a packet from %s enters: pass --in PORT", s.Bridge, q.From.Addr())
+		return p, fmt.Errorf("cannot determine the port of bridge %s by which a packet from %s enters: "+
+			"pass --in PORT", s.Bridge, q.From.Addr())
 	}
 
 	if known && r.Source != k8s.ThisNode && q.In == "" {
@@ -197,7 +202,9 @@ func (s *Switch) pod(ip netip.Addr) (pipeline.Pod, bool) {
 
 // lister returns the method that lists connections, with details unless there are too many; and how many
 // there are, 0 if the datapath does not say.
-func (s *Switch) lister(ctx context.Context) (each func(context.Context, uint16, func(*dpctl.Connection) error) error, n int) {
+func (s *Switch) lister(
+	ctx context.Context,
+) (each func(context.Context, uint16, func(*dpctl.Connection) error) error, n int) {
 	n, err := s.Tracker.Count(ctx)
 	if err == nil && n > dpctl.MaxDetailed {
 		return s.Tracker.Each, n
@@ -206,10 +213,16 @@ func (s *Switch) lister(ctx context.Context) (each func(context.Context, uint16,
 }
 
 // connections adds steps about the connections that exist already, and returns them.
-func (s *Switch) connections(ctx context.Context, l *trace.Live, q trace.Question, r *trace.Result) []dpctl.Connection {
+func (s *Switch) connections(
+	ctx context.Context,
+	l *trace.Live,
+	q trace.Question,
+	r *trace.Result,
+) []dpctl.Connection {
 	each, n := s.lister(ctx)
 	if n > dpctl.MaxDetailed {
-		l.Step("the conntrack table has %d entries, over the limit of %d for details: refused connections are not recognized", n, dpctl.MaxDetailed)
+		l.Step("the conntrack table has %d entries, over the limit of %d for details: "+
+			"refused connections are not recognized", n, dpctl.MaxDetailed)
 	}
 
 	zone := func(zone uint16) func(func(*dpctl.Connection) error) error {

@@ -93,7 +93,14 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 // with the answer, which comes in by the bridge's device.
 func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) error {
 	p := s.packet(q, r)
-	answer := rules.Packet{Protocol: q.Protocol, From: q.To, To: client(q), Device: device, Local: s.Node.Local, Reply: &rules.Reply{Service: q.To}}
+	answer := rules.Packet{
+		Protocol: q.Protocol,
+		From:     q.To,
+		To:       client(q),
+		Device:   device,
+		Local:    s.Node.Local,
+		Reply:    &rules.Reply{Service: q.To},
+	}
 	var out []rules.Way
 
 	for _, way := range []struct {
@@ -159,7 +166,8 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 
 		back, steps, err := s.Follow(rules.Packet{
 			Protocol: q.Protocol, From: w.Endpoint, To: client(q), Local: s.Node.Local,
-			Reply: &rules.Reply{Service: q.To, Masquerade: w.Masquerade}, FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
+			Reply:    &rules.Reply{Service: q.To, Masquerade: w.Masquerade},
+			FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
 		})
 		if err != nil {
 			return err
@@ -205,18 +213,29 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 		y.Live.Verdict, y.Live.Agrees, y.Live.Differences = l.Verdict, l.Agrees, l.Differences
 		if doubted && l.Verdict != trace.Drop {
 			y.Live.Verdict = trace.Uncertain
-			y.Live.Differ("rules of iptables (legacy) may keep the answer from arriving: the packet's differences name them")
+			y.Live.Differ("rules of iptables (legacy) may keep the answer from arriving: " +
+				"the packet's differences name them")
 		}
 	}
 	return nil
 }
 
 // whatEnds describes what a chain does with a packet whose way ends there.
-var whatEnds = map[rules.Fate]string{rules.Dropped: "drops it", rules.Rejected: "refuses it", rules.Unknown: "decides by what nkp does not evaluate"}
+var whatEnds = map[rules.Fate]string{
+	rules.Dropped: "drops it", rules.Rejected: "refuses it",
+	rules.Unknown: "decides by what nkp does not evaluate",
+}
 
 // packet returns the first packet of the connection.
 func (s *Tables) packet(q trace.Question, r *trace.Result) rules.Packet {
-	p := rules.Packet{Protocol: q.Protocol, From: client(q), To: q.To, FromNode: r.Source == k8s.ThisNode, Device: q.In, Local: s.Node.Local}
+	p := rules.Packet{
+		Protocol: q.Protocol,
+		From:     client(q),
+		To:       q.To,
+		FromNode: r.Source == k8s.ThisNode,
+		Device:   q.In,
+		Local:    s.Node.Local,
+	}
 	pods := s.Detector.Bridge
 	if s.Detector.InterfacePrefix != "" {
 		pods = s.Detector.InterfacePrefix + "*"
@@ -246,7 +265,10 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 	doubt, mixed := false, false
 
 	for _, w := range ways {
-		one := map[rules.Fate]trace.Verdict{rules.Accepted: trace.Untouched, rules.Dropped: trace.Drop, rules.Rejected: trace.Reject, rules.Unknown: trace.Uncertain}[w.Fate]
+		one := map[rules.Fate]trace.Verdict{
+			rules.Accepted: trace.Untouched, rules.Dropped: trace.Drop, rules.Rejected: trace.Reject,
+			rules.Unknown: trace.Uncertain,
+		}[w.Fate]
 		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
 			one = trace.Deliver
 		}
@@ -275,7 +297,12 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 
 // legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports
 // whether one may drop them.
-func (s *Tables) legacy(l *trace.Live, q trace.Question, p *rules.Packet, ways []rules.Way) (doubted bool, err error) {
+func (s *Tables) legacy(
+	l *trace.Live,
+	q trace.Question,
+	p *rules.Packet,
+	ways []rules.Way,
+) (doubted bool, err error) {
 	var chains []string
 	add := func(c string) {
 		if !slices.Contains(chains, c) {

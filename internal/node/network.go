@@ -106,7 +106,9 @@ func (n *Network) At(name string, ips []netip.Addr) bool {
 		return false
 	}
 	return link.has(ips) || slices.ContainsFunc(ips, func(ip netip.Addr) bool {
-		onLoopback := slices.ContainsFunc(n.Links, func(l Link) bool { return l.Loopback && !ip.IsLoopback() && slices.Contains(l.Addrs, ip) })
+		onLoopback := slices.ContainsFunc(n.Links, func(l Link) bool {
+			return l.Loopback && !ip.IsLoopback() && slices.Contains(l.Addrs, ip)
+		})
 		r, ok := n.defaultRoute(ip.Is4())
 		return onLoopback && ok && r.Link == link.Index
 	})
@@ -120,7 +122,9 @@ func (n *Network) Beside(name string, ips []netip.Addr) bool {
 }
 
 func (n *Network) defaultRoute(is4 bool) (Route, bool) {
-	i := slices.IndexFunc(n.Routes, func(r Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == is4 })
+	i := slices.IndexFunc(n.Routes, func(r Route) bool {
+		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == is4
+	})
 	if i < 0 {
 		return Route{}, false
 	}
@@ -130,12 +134,14 @@ func (n *Network) defaultRoute(is4 bool) (Route, bool) {
 // DefaultRouteOn reports whether the default route of either family leaves by an interface.
 func (n *Network) DefaultRouteOn(name string) bool {
 	link, ok := n.Link(name)
-	return ok && slices.ContainsFunc(n.Routes, func(r Route) bool { return r.Dst.Bits() == 0 && r.Link == link.Index })
+	return ok &&
+		slices.ContainsFunc(n.Routes, func(r Route) bool { return r.Dst.Bits() == 0 && r.Link == link.Index })
 }
 
 // sortRoutes brings routes into the kernel's order.
 func sortRoutes(routes []Route) {
 	slices.SortStableFunc(routes, func(a, b Route) int {
-		return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Metric, b.Metric))
+		return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), a.Dst.Addr().Compare(b.Dst.Addr()),
+			cmp.Compare(a.Metric, b.Metric))
 	})
 }

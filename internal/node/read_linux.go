@@ -25,7 +25,11 @@ func Read() (*Network, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		at[a.Index] = len(n.Links)
-		n.Links = append(n.Links, Link{Index: a.Index, Name: a.Name, Loopback: a.Flags&net.FlagLoopback != 0 || l.Type() == "dummy"})
+		n.Links = append(n.Links, Link{
+			Index:    a.Index,
+			Name:     a.Name,
+			Loopback: a.Flags&net.FlagLoopback != 0 || l.Type() == "dummy",
+		})
 	}
 
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -85,7 +89,13 @@ func (n *Network) routes(family int) error {
 			}
 		}
 
-		route := Route{Dst: dst.Masked(), Via: addrOf(r.Gw), Link: r.LinkIndex, Metric: r.Priority, Protocol: int(r.Protocol)}
+		route := Route{
+			Dst:      dst.Masked(),
+			Via:      addrOf(r.Gw),
+			Link:     r.LinkIndex,
+			Metric:   r.Priority,
+			Protocol: int(r.Protocol),
+		}
 		if via, ok := r.Via.(*netlink.Via); ok { // an IPv4 route by an IPv6 next hop (RFC 5549)
 			route.Via = addrOf(via.Addr)
 		}
@@ -162,7 +172,13 @@ func Ask(s Station) {
 	if s.Addr.Is6() {
 		family = netlink.FAMILY_V6
 	}
-	_ = netlink.NeighSet(&netlink.Neigh{LinkIndex: s.Link, Family: family, IP: s.Addr.AsSlice(), State: netlink.NUD_NONE, Flags: netlink.NTF_USE})
+	_ = netlink.NeighSet(&netlink.Neigh{
+		LinkIndex: s.Link,
+		Family:    family,
+		IP:        s.Addr.AsSlice(),
+		State:     netlink.NUD_NONE,
+		Flags:     netlink.NTF_USE,
+	})
 }
 
 const (
@@ -177,7 +193,8 @@ func Watch(ctx context.Context, changed func(), log *slog.Logger) {
 	for ctx.Err() == nil {
 		err := watch(ctx, changed)
 		if ctx.Err() == nil {
-			log.Debug("the subscription to changes of the node's network ended; subscribing again", "error", err)
+			log.Debug("the subscription to changes of the node's network ended; subscribing again",
+				"error", err)
 		}
 		changed() // changes were lost
 		sleep(ctx, watchAgain)
@@ -185,7 +202,8 @@ func Watch(ctx context.Context, changed func(), log *slog.Logger) {
 }
 
 func watch(ctx context.Context, changed func()) error {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
 		return err

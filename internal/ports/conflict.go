@@ -72,11 +72,15 @@ type key struct {
 }
 
 func (c *Conflict) key() key {
-	return key{c.Service.ServiceName, c.Service.Port, c.Type, c.Service.Protocol, netip.AddrPortFrom(c.Address, c.Port), c.Listener.Addr}
+	return key{
+		c.Service.ServiceName, c.Service.Port, c.Type, c.Service.Protocol,
+		netip.AddrPortFrom(c.Address, c.Port), c.Listener.Addr,
+	}
 }
 
 func (c Conflict) compare(o Conflict) int {
-	return cmp.Or(c.Service.Compare(o.Service), cmp.Compare(c.Type, o.Type), c.Address.Compare(o.Address), cmp.Compare(c.Port, o.Port),
+	return cmp.Or(c.Service.Compare(o.Service), cmp.Compare(c.Type, o.Type), c.Address.Compare(o.Address),
+		cmp.Compare(c.Port, o.Port),
 		c.Listener.Addr.Compare(o.Listener.Addr))
 }
 

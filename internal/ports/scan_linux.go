@@ -41,7 +41,11 @@ func Scan() ([]Listener, error) {
 		{v1.ProtocolSCTP, unix.IPPROTO_SCTP, stateListen},
 	} {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			err := dump(diagRequest{family: family, protocol: p.number, states: 1 << p.state}, func(msg []byte) {
+			err := dump(diagRequest{
+				family:   family,
+				protocol: p.number,
+				states:   1 << p.state,
+			}, func(msg []byte) {
 				if l, ok := parseDiag(msg); ok && !own[l.Inode] {
 					l.Protocol = p.name
 					all = append(all, l)

@@ -41,7 +41,8 @@ type Watcher struct {
 	node      k8s.Node
 	conflicts []Conflict
 
-	fresh map[uint32]bool // inodes of UDP sockets that the last scan found for the first time; used by Run only
+	// inodes of UDP sockets that the last scan found for the first time; used by Run only
+	fresh map[uint32]bool
 }
 
 // NewWatcher returns a Watcher without Services.
@@ -120,7 +121,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case err.Error() != failed:
 			failed = err.Error()
-			w.opts.Log.Warn("cannot check whether Services hide ports of processes; trying again", "error", err)
+			w.opts.Log.Warn("cannot check whether Services hide ports of processes; trying again",
+				"error", err)
 		}
 	}
 }

@@ -74,7 +74,8 @@ func (k kernel) undo(c Change) (line string, err error) {
 	case err != nil:
 		return "", err
 	case have != c.To:
-		return fmt.Sprintf("left sysctl %s at %s: something changed it after nkp had set %s", c.Name, shown(have), shown(c.To)), nil
+		return fmt.Sprintf("left sysctl %s at %s: something changed it after nkp had set %s",
+			c.Name, shown(have), shown(c.To)), nil
 	}
 	if err := k.write(c.Name, c.From+"\n"); err != nil {
 		return "", fmt.Errorf("cannot set sysctl %s to %s: %w", c.Name, shown(c.From), err)
@@ -96,7 +97,8 @@ const netfilter = "net.netfilter."
 
 func (k kernel) apply(s Settings) (warnings []string) {
 	if _, err := os.Stat(k.path(netfilter + "nf_conntrack_max")); errors.Is(err, fs.ErrNotExist) {
-		return []string{"the kernel's connection tracking is not loaded (module nf_conntrack): its size and timeouts are left alone"}
+		return []string{"the kernel's connection tracking is not loaded (module nf_conntrack): " +
+			"its size and timeouts are left alone"}
 	}
 
 	note := func(err error) {

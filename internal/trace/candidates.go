@@ -16,10 +16,12 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		e.listEndpoints(states)
 		switch {
 		case e.Permissive:
-			e.step("neither refused nor dropped: there is no load balancer without endpoints, and the packet goes on as any other: %s", WhyEmpty(e.Tracker, port.Name, states))
+			e.step("neither refused nor dropped: there is no load balancer without endpoints, "+
+				"and the packet goes on as any other: %s", WhyEmpty(e.Tracker, port.Name, states))
 		case e.Route.Empty == k8s.Drop:
 			e.Verdict = Drop
-			e.step("dropped: the policy is Local and no endpoint in force is on this node, but %s on others", plural(len(port.ClusterEndpoints), "is", "are"))
+			e.step("dropped: the policy is Local and no endpoint in force is on this node, but %s on others",
+				plural(len(port.ClusterEndpoints), "is", "are"))
 		default:
 			e.Verdict = Reject
 			e.step("refused (TCP RST or ICMP port unreachable): %s", WhyEmpty(e.Tracker, port.Name, states))
@@ -56,7 +58,8 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	}
 
 	if port.AffinitySeconds > 0 {
-		e.step("sessionAffinity ClientIP: this client keeps the endpoint that it was given within the last %d s", port.AffinitySeconds)
+		e.step("sessionAffinity ClientIP: this client keeps the endpoint that it was given within the last "+
+			"%d s", port.AffinitySeconds)
 	}
 	e.step("%s", e.masqueradeText(f))
 
@@ -74,7 +77,9 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 // portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a
 // delivered connection fails.
 func (e *explanation) portOrigin(name k8s.PortName, states []k8s.EndpointState) {
-	states = slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool { return !slices.Contains(e.Endpoints, s.Addr.String()) })
+	states = slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool {
+		return !slices.Contains(e.Endpoints, s.Addr.String())
+	})
 	if len(states) == 0 {
 		return
 	}
@@ -104,7 +109,8 @@ func (e *explanation) allowed(port *k8s.ServicePort, f *k8s.Frontend) bool {
 	case slices.ContainsFunc(port.Frontends, func(g k8s.Frontend) bool {
 		return g.Type == k8s.LoadBalancer && e.router.Serves(&g) && in(e.router.Clients(&g))
 	}):
-		e.step("loadBalancerSourceRanges %s allow this node, and with it the load balancer's address itself", list)
+		e.step("loadBalancerSourceRanges %s allow this node, and with it the load balancer's address itself",
+			list)
 	default:
 		e.step("dropped: loadBalancerSourceRanges allow only %s, and %s is not among them", list, client)
 		return false
@@ -117,13 +123,15 @@ func (e *explanation) masqueradeText(f *k8s.Frontend) string {
 	client := e.q.From.Addr()
 	switch {
 	case e.Masquerade == Hairpin:
-		return fmt.Sprintf("the endpoint sees %s, unless %s itself is picked: then it is masqueraded (hairpin)", client, client)
+		return fmt.Sprintf("the endpoint sees %s, unless %s itself is picked: "+
+			"then it is masqueraded (hairpin)", client, client)
 	case e.Masquerade == Never:
 		return fmt.Sprintf("the endpoint sees %s as its client", client)
 	case f.Type != k8s.ClusterIP && e.Source == k8s.ThisNode:
 		return "masqueraded: the node reaches its own frontends from its primary address"
 	case f.Type != k8s.ClusterIP:
-		return "masqueraded: the endpoint sees this node as its client, so that its answer comes back through here"
+		return "masqueraded: the endpoint sees this node as its client, so that its answer comes back " +
+			"through here"
 	case e.MasqueradeAll && e.Source == k8s.Pod:
 		return "masqueraded (--masquerade-all): the endpoint sees this node as its client"
 	}

@@ -19,15 +19,18 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 		return ep.Addr
 	}
 
-	e.step("consistent choice (annotation %s): the client's port selects one of %d endpoints, the same on every node", k8s.AnnotationConsistent, len(c.Endpoints))
-	e.step("the endpoint sees %s as its client, and answers past this node unless it runs here", e.q.From.Addr())
+	e.step("consistent choice (annotation %s): the client's port selects one of %d endpoints, "+
+		"the same on every node", k8s.AnnotationConsistent, len(c.Endpoints))
+	e.step("the endpoint sees %s as its client, and answers past this node unless it runs here",
+		e.q.From.Addr())
 
 	if e.q.From.Port() == 0 {
 		for _, ep := range c.Endpoints {
 			e.Endpoints = append(e.Endpoints, ep.Addr.String())
 		}
 		slices.Sort(e.Endpoints)
-		e.step("delivered to one of the %d: with a client port (--from IP:PORT) the answer names it", len(e.Endpoints))
+		e.step("delivered to one of the %d: with a client port (--from IP:PORT) the answer names it",
+			len(e.Endpoints))
 		return
 	}
 
@@ -37,7 +40,8 @@ func (e *explanation) chosen(port *k8s.ServicePort) {
 		e.step("client port %d leads to %s on this node", e.q.From.Port(), ep.Addr)
 	} else {
 		e.Relayed = true
-		e.step("client port %d leads to %s: sent on to its node, at port %d, which translates packet and answer", e.q.From.Port(), ep.Addr, c.Relay)
+		e.step("client port %d leads to %s: sent on to its node, at port %d, which translates packet and "+
+			"answer", e.q.From.Port(), ep.Addr, c.Relay)
 	}
 
 	e.portOrigin(port.Name, e.Tracker.EndpointStates(port.Name))
@@ -60,7 +64,8 @@ func (e *explanation) relayed() bool {
 			e.Port, e.Service, e.Verdict = name, name.String(), Deliver
 			e.Chosen = func(uint16) netip.AddrPort { return ep.Addr }
 			e.Endpoints = []string{ep.Addr.String()}
-			e.step("to %s/%s: the port at which other nodes send packets of Service %s on to this endpoint (annotation %s)", e.q.To, e.q.Protocol, portText(name), k8s.AnnotationConsistent)
+			e.step("to %s/%s: the port at which other nodes send packets of Service %s on to this endpoint "+
+				"(annotation %s)", e.q.To, e.q.Protocol, portText(name), k8s.AnnotationConsistent)
 			e.step("delivered to %s as if it had come to %s: the answer has that source", ep.Addr, c.Address)
 			return true
 		}

@@ -41,9 +41,16 @@ type explanation struct {
 // caller must ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr()), router: k8s.Router{
-		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true, // see toNode
+		// see toNode
+		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true,
 	}}
-	e.Result = Result{Verdict: Untouched, Endpoints: []string{}, Masquerade: Never, Steps: []string{}, Packet: Packet{q.source(), q.To.String(), q.Protocol}}
+	e.Result = Result{
+		Verdict:    Untouched,
+		Endpoints:  []string{},
+		Masquerade: Never,
+		Steps:      []string{},
+		Packet:     Packet{q.source(), q.To.String(), q.Protocol},
+	}
 
 	e.sourceOf()
 	port, f := e.find()

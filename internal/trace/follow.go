@@ -53,9 +53,10 @@ type Packets struct {
 type Follow struct {
 	Seconds     float64   `json:"seconds"`
 	Connections []Attempt `json:"connections"` // that were opened, or changed, meanwhile; MaxSampled at most
-	Packets     *Packets  `json:"packets"`     // that came meanwhile, of all clients of the Service port; nil: not counted
-	Events      []string  `json:"events"`      // maxEvents at most
-	Summary     []string  `json:"summary"`
+	// that came meanwhile, of all clients of the Service port; nil: not counted
+	Packets *Packets `json:"packets"`
+	Events  []string `json:"events"` // maxEvents at most
+	Summary []string `json:"summary"`
 }
 
 // maxEvents bounds Follow.Events.
@@ -125,7 +126,8 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 
 	if s.Packets != nil && f.first != nil {
 		f.Packets = &Packets{s.Packets.First - min(f.first.First, s.Packets.First),
-			s.Packets.ToEndpoints - min(f.first.ToEndpoints, s.Packets.ToEndpoints), s.Packets.ToClients - min(f.first.ToClients, s.Packets.ToClients)}
+			s.Packets.ToEndpoints - min(f.first.ToEndpoints, s.Packets.ToEndpoints),
+			s.Packets.ToClients - min(f.first.ToClients, s.Packets.ToClients)}
 	}
 
 	return news
@@ -134,7 +136,8 @@ func (f *Follower) Add(at float64, s *Sample) (news []string) {
 // opened reports whether an entry that looked like old before shows another connection, or another outcome of
 // the same one. A change of TCP's state alone, such as the end of a connection, is neither.
 func opened(old, a *Attempt) bool {
-	return old.Outcome != a.Outcome || old.Endpoint != a.Endpoint || old.State == timeWait && a.State != timeWait
+	return old.Outcome != a.Outcome || old.Endpoint != a.Endpoint ||
+		old.State == timeWait && a.State != timeWait
 }
 
 const timeWait = "TIME_WAIT"
@@ -161,16 +164,21 @@ func (f *Follower) Finish() *Follow {
 	case n > 0:
 		say("%s of %s in %.0f s: %s", plural(n, "connection", "connections"), client, f.Seconds, f.outcomes())
 	case f.Packets == nil:
-		say("no new conntrack entry of %s to %s in %.0f s: no packet of it came, or it was refused or dropped, which leaves no entry", client, f.r.Packet.To, f.Seconds)
+		say("no new conntrack entry of %s to %s in %.0f s: no packet of it came, "+
+			"or it was refused or dropped, which leaves no entry", client, f.r.Packet.To, f.Seconds)
 	case f.Packets.First == 0:
-		say("no packet of %s to %s came to nkp's flows in %.0f s: the client did not try, or its packets are lost before them (\"nkp trace --live\" names flows that drop them)",
+		say("no packet of %s to %s came to nkp's flows in %.0f s: the client did not try, "+
+			"or its packets are lost before them (\"nkp trace --live\" names flows that drop them)",
 			client, f.r.Packet.To, f.Seconds)
 	case f.r.Verdict == Reject:
-		say("nkp refused %s in %.0f s (of all clients)", plural(int(f.Packets.First), "packet", "packets"), f.Seconds)
+		say("nkp refused %s in %.0f s (of all clients)",
+			plural(int(f.Packets.First), "packet", "packets"), f.Seconds)
 	case f.r.Verdict == Drop:
-		say("nkp dropped %s in %.0f s (of all clients)", plural(int(f.Packets.First), "packet", "packets"), f.Seconds)
+		say("nkp dropped %s in %.0f s (of all clients)",
+			plural(int(f.Packets.First), "packet", "packets"), f.Seconds)
 	default:
-		say("no new conntrack entry of %s to %s in %.0f s, although %s for the Service came: from other clients, or dropped before they got an entry",
+		say("no new conntrack entry of %s to %s in %.0f s, although %s for the Service came: "+
+			"from other clients, or dropped before they got an entry",
 			client, f.r.Packet.To, f.Seconds, plural(int(f.Packets.First), "first packet", "first packets"))
 	}
 

@@ -54,7 +54,8 @@ func (e *explanation) frontendText(port *k8s.ServicePort, f *k8s.Frontend) strin
 		return "a load balancer's address of " + service
 	}
 	if f.Address.IsValid() {
-		return fmt.Sprintf("an address of this node that serves NodePorts (--nodeport-addresses), and NodePort %d of %s", f.Port, service)
+		return fmt.Sprintf("an address of this node that serves NodePorts (--nodeport-addresses), "+
+			"and NodePort %d of %s", f.Port, service)
 	}
 	return fmt.Sprintf("an address of this node, and NodePort %d of %s", f.Port, service)
 }
@@ -73,7 +74,8 @@ func (e *explanation) rivals(owner *k8s.ServicePort) {
 		if r.name == owner.Name {
 			continue
 		}
-		e.step("Service %s wants the same address and port (%s): it gets nothing of this, %s has it", portText(r.name), r.f.Type, owner.Name)
+		e.step("Service %s wants the same address and port (%s): it gets nothing of this, %s has it",
+			portText(r.name), r.f.Type, owner.Name)
 	}
 }
 

@@ -101,7 +101,8 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 		}
 		q.To, q.Protocol = netip.AddrPortFrom(frontend.Address, frontend.Port), port.Name.Protocol
 		pod = []netip.Addr{client}
-		steps = append(steps, fmt.Sprintf("Service %s is %s/%s, its cluster IP", portText(port.Name), q.To, q.Protocol))
+		steps = append(steps, fmt.Sprintf("Service %s is %s/%s, its cluster IP",
+			portText(port.Name), q.To, q.Protocol))
 	} else if i := slices.IndexFunc(pod, func(ip netip.Addr) bool { return ip.Is4() == q.To.Addr().Is4() }); i >= 0 {
 		pod = pod[i:]
 	}
@@ -114,21 +115,26 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 
 // frontend returns the ClusterIP frontend that the destination names, and the first of the client's addresses
 // of its family.
-func (e *Ends) frontend(m *k8s.Model, clients []netip.Addr) (port *k8s.ServicePort, f *k8s.Frontend, client netip.Addr, err error) {
+func (e *Ends) frontend(
+	m *k8s.Model,
+	clients []netip.Addr,
+) (port *k8s.ServicePort, f *k8s.Frontend, client netip.Addr, err error) {
 	ports := e.ports(m)
 	if len(ports) == 0 {
 		return nil, nil, client, e.unknownService(m)
 	}
 	matching := slices.DeleteFunc(slices.Clone(ports), func(p *k8s.ServicePort) bool { return !e.wants(p) })
 	if e.Port == "" && slices.ContainsFunc(matching, func(p *k8s.ServicePort) bool { return p.Name.Port != matching[0].Name.Port }) {
-		return nil, nil, client, fmt.Errorf("the Service %s has several ports, %s: name one, such as svc/%s:%s", e.Service, portNumbers(ports), e.Service, matching[0].Name.Port)
+		return nil, nil, client, fmt.Errorf("the Service %s has several ports, %s: "+
+			"name one, such as svc/%s:%s", e.Service, portNumbers(ports), e.Service, matching[0].Name.Port)
 	}
 	if len(matching) == 0 {
 		what := "port " + e.Port
 		if !e.any {
 			what = strings.TrimSuffix("port "+e.Port, " ") + "/" + string(e.Protocol)
 		}
-		return nil, nil, client, fmt.Errorf("the Service %s has no %s, only %s", e.Service, what, portNumbers(ports))
+		return nil, nil, client, fmt.Errorf("the Service %s has no %s, only %s",
+			e.Service, what, portNumbers(ports))
 	}
 	for _, client := range clients {
 		for _, p := range matching {
@@ -137,7 +143,8 @@ func (e *Ends) frontend(m *k8s.Model, clients []netip.Addr) (port *k8s.ServicePo
 			}
 		}
 	}
-	return nil, nil, client, fmt.Errorf("the Service %s has no %s cluster IP in force, which the client %s needs", e.Service, k8s.FamilyOf(clients[0]), clients[0])
+	return nil, nil, client, fmt.Errorf("the Service %s has no %s cluster IP in force, "+
+		"which the client %s needs", e.Service, k8s.FamilyOf(clients[0]), clients[0])
 }
 
 // ports returns the ports of the Service that the destination names: TCP first, then by name.
@@ -199,5 +206,6 @@ func (e *Ends) unknownService(m *k8s.Model) error {
 	for name := range m.Ports {
 		all = append(all, name.ServiceName.String())
 	}
-	return fmt.Errorf("no Service %s is served on node %s%s", e.Service, m.Node.Name, DidYouMean(e.Service.Name, all))
+	return fmt.Errorf("no Service %s is served on node %s%s",
+		e.Service, m.Node.Name, DidYouMean(e.Service.Name, all))
 }

@@ -83,11 +83,14 @@ func (e *explanation) nodePorts() (list []string) {
 	for name, addresses := range at {
 		switch {
 		case loopback:
-			list = append(list, fmt.Sprintf("NodePort %d of Service %s is not served at loopback addresses%s", e.q.To.Port(), name, e.whyNoLoopback()))
+			list = append(list, fmt.Sprintf("NodePort %d of Service %s is not served at loopback addresses%s",
+				e.q.To.Port(), name, e.whyNoLoopback()))
 		case place.Node != e.Model.Node.Name:
-			list = append(list, fmt.Sprintf("NodePort %d of Service %s: node %s itself serves it at %s", e.q.To.Port(), name, place.Node, e.q.To.Addr()))
+			list = append(list, fmt.Sprintf("NodePort %d of Service %s: node %s itself serves it at %s",
+				e.q.To.Port(), name, place.Node, e.q.To.Addr()))
 		default:
-			list = append(list, fmt.Sprintf("NodePort %d of Service %s is served only at %s (--nodeport-addresses), not at %s",
+			list = append(list, fmt.Sprintf(
+				"NodePort %d of Service %s is served only at %s (--nodeport-addresses), not at %s",
 				e.q.To.Port(), name, strings.Join(addresses, ", "), e.q.To.Addr()))
 		}
 	}
@@ -139,7 +142,8 @@ func (e *explanation) targetPort(owner string) {
 	for name, p := range e.Model.Ports {
 		if name.ServiceName.String() == owner && name.Family == e.family && name.Protocol == e.q.Protocol &&
 			slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Port() == e.q.To.Port() }) {
-			e.step("%d is the port of its endpoints (targetPort): clients use the port of the Service", e.q.To.Port())
+			e.step("%d is the port of its endpoints (targetPort): clients use the port of the Service",
+				e.q.To.Port())
 			return
 		}
 	}
@@ -163,7 +167,8 @@ func (e *explanation) whatIs() string {
 		return "an endpoint of Service " + portText(name) + ", addressed directly: no Service is on the way"
 	}
 	if name, ok := e.Tracker.SkippedAt(to.Addr()); ok {
-		return "the cluster IP of Service " + name.String() + ", which --skip-services leaves to another program of the node"
+		return "the cluster IP of Service " + name.String() +
+			", which --skip-services leaves to another program of the node"
 	}
 	place := e.Tracker.PlaceOf(to.Addr())
 	switch {

@@ -61,14 +61,16 @@ func (p *Probe) Judge(r *Result) {
 			p.Summary += ", although the Services say " + string(r.Verdict)
 		case err == nil && !slices.Contains(r.Endpoints, at.String()):
 			p.Fault = true
-			p.Summary += ", which is no candidate (" + strings.Join(r.Endpoints[:min(len(r.Endpoints), 10)], ", ") + ")"
+			p.Summary += ", which is no candidate (" + strings.Join(r.Endpoints[:min(len(r.Endpoints), 10)],
+				", ") + ")"
 		}
 	case Refused:
 		if p.Summary = fmt.Sprintf("refused by %s %s", by, after); p.OnWay != "" && p.By == "" {
 			p.Summary = fmt.Sprintf("refused on its way (%s) %s", p.OnWay, after)
 		}
 		if p.By != "" && p.By == p.Endpoint {
-			p.Summary += ": nothing listens at that address and port, or a filter of the endpoint's rejects the packet"
+			p.Summary += ": nothing listens at that address and port, or a filter of the endpoint's " +
+				"rejects the packet"
 		}
 		p.Fault = r.Verdict != Reject || p.By != ByNkp
 	case Unanswered:

@@ -50,7 +50,8 @@ func ParseSource(s string) (netip.AddrPort, error) {
 	}
 	at, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return at, fmt.Errorf("%q is neither an address such as 10.0.0.5, nor address and port such as 10.0.0.5:40000 or [fd00::5]:40000, nor a name such as pod/default/client", s)
+		return at, fmt.Errorf("%q is neither an address such as 10.0.0.5, nor address and port such as "+
+			"10.0.0.5:40000 or [fd00::5]:40000, nor a name such as pod/default/client", s)
 	}
 	return clean(at, s)
 }
@@ -59,7 +60,8 @@ func ParseSource(s string) (netip.AddrPort, error) {
 func ParseDestination(s string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(s)
 	if err != nil || at.Port() == 0 {
-		return at, fmt.Errorf("%q is neither an address and port such as 10.96.0.1:443 or [fd00::1]:443, nor a name such as svc/default/web:http", s)
+		return at, fmt.Errorf("%q is neither an address and port such as 10.96.0.1:443 or [fd00::1]:443, "+
+			"nor a name such as svc/default/web:http", s)
 	}
 	return clean(at, s)
 }

@@ -37,7 +37,8 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 
 	if r.Relayed {
 		y.Verdict = Untouched
-		step("%s answers to %s. Its own node replaces the source of the answer with %s: the answer does not come through here", r.Endpoints[0], client, q.To)
+		step("%s answers to %s. Its own node replaces the source of the answer with %s: "+
+			"the answer does not come through here", r.Endpoints[0], client, q.To)
 		return
 	}
 
@@ -51,11 +52,13 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 		step("%s answers to this node, which it takes for the client", from)
 		step("the conntrack entry of the connection replaces this node's address with %s", client)
 	case Hairpin:
-		step("%s answers to %s; if it is the client itself, to the address that it was masqueraded as, so that the answer comes back through here", from, client)
+		step("%s answers to %s; if it is the client itself, to the address that it was masqueraded as, "+
+			"so that the answer comes back through here", from, client)
 	default:
 		step("%s answers to %s", from, client)
 		if r.Source == k8s.Pod && !r.PodHere(node) {
-			step("%s is not on this node: the answer has to come back through the node that translated the packet", client)
+			step("%s is not on this node: the answer has to come back through the node that translated the "+
+				"packet", client)
 		}
 	}
 

@@ -22,8 +22,9 @@ const (
 	Untouched Verdict = "untouched" // nkp has nothing to do with it
 
 	// Only Live has these.
-	Mixed     Verdict = "mixed"     // delivered, or dropped or refused, depending on the endpoint
-	Uncertain Verdict = "uncertain" // it leaves the switch, but not as nkp wants: whether it arrives, or its answer does, is not known
+	Mixed Verdict = "mixed" // delivered, or dropped or refused, depending on the endpoint
+	// it leaves the switch, but not as nkp wants: whether it arrives, or its answer does, is not known
+	Uncertain Verdict = "uncertain"
 )
 
 // Masquerade says whether the client's address is replaced with the node's.
@@ -48,9 +49,10 @@ type Result struct {
 	Packet Packet `json:"packet"`
 	Live   *Live  `json:"live,omitempty"` // comparison with the installed rules; nil: not compared
 
-	Reply  *Reply  `json:"reply,omitempty"`  // what happens to the answer; nil: not asked for
-	Follow *Follow `json:"follow,omitempty"` // what became of packets while they were followed; nil: not asked for
-	Probe  *Probe  `json:"probe,omitempty"`  // what became of a packet that was sent; nil: not asked for
+	Reply *Reply `json:"reply,omitempty"` // what happens to the answer; nil: not asked for
+	// what became of packets while they were followed; nil: not asked for
+	Follow *Follow `json:"follow,omitempty"`
+	Probe  *Probe  `json:"probe,omitempty"` // what became of a packet that was sent; nil: not asked for
 
 	// Port is Service in full, the zero PortName if there is none; Source and Route decided the verdict.
 	Port   k8s.PortName   `json:"-"`
@@ -157,7 +159,8 @@ func (r *Result) WriteText(w io.Writer) error {
 // Agrees reports whether what is installed, and a packet that was sent, agree with the model, as far as that
 // was asked for.
 func (r *Result) Agrees() bool {
-	return (r.Probe == nil || !r.Probe.Fault) && (r.Live == nil || r.Live.Agrees) && (r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
+	return (r.Probe == nil || !r.Probe.Fault) && (r.Live == nil || r.Live.Agrees) &&
+		(r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Agrees)
 }
 
 func writeSteps(b *strings.Builder, steps []string) {

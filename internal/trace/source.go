@@ -35,7 +35,8 @@ func (e *explanation) sourceOf() {
 	case place.IsNode:
 		e.step("from %s: node %s, which counts as outside here", ip, place.Node)
 	case !d.Has(e.family):
-		e.step("from %s: not this node; without --cluster-cidr (or another --detect-local-mode) pods are treated like clients from outside", ip)
+		e.step("from %s: not this node; without --cluster-cidr (or another --detect-local-mode) pods are "+
+			"treated like clients from outside", ip)
 	case len(d.CIDRs) > 0:
 		e.step("from %s: outside, in no pod range (%s)", ip, joinPrefixes(d.CIDRs))
 	default:

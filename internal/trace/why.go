@@ -22,7 +22,8 @@ func WhyEmpty(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) str
 	case sum.Endpoints == 0:
 		return "the Service has no endpoints: does its selector match any pod?"
 	case !slices.Contains(sum.Ports, port):
-		return fmt.Sprintf("the Service has no endpoints at this port: its EndpointSlices have ports %s, not %s (names and protocols must agree)",
+		return fmt.Sprintf("the Service has no endpoints at this port: its EndpointSlices have ports %s, "+
+			"not %s (names and protocols must agree)",
 			portList(sum.Ports), portList([]string{port}))
 	}
 	return "the Service has no endpoints"
@@ -47,11 +48,14 @@ func OddPort(t *k8s.Tracker, name k8s.PortName, states []k8s.EndpointState) stri
 	if target == 0 {
 		return ""
 	}
-	odd := slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool { return s.Addr.Port() == target })
+	odd := slices.DeleteFunc(slices.Clone(states), func(s k8s.EndpointState) bool {
+		return s.Addr.Port() == target
+	})
 	if len(odd) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the Service's targetPort is %d, but connections go to %s, which counts", target, slicePorts(name.Namespace, odd))
+	return fmt.Sprintf("the Service's targetPort is %d, but connections go to %s, which counts",
+		target, slicePorts(name.Namespace, odd))
 }
 
 // maxSlicePorts bounds how many ports are named.
@@ -68,7 +72,8 @@ func slicePorts(namespace string, states []k8s.EndpointState) string {
 		}
 		seen[port] = true
 		if len(seen) <= maxSlicePorts {
-			list = append(list, fmt.Sprintf("port %d of EndpointSlice %s/%s", port, namespace, states[i].Slice))
+			list = append(list, fmt.Sprintf("port %d of EndpointSlice %s/%s",
+				port, namespace, states[i].Slice))
 		}
 	}
 	if more := len(seen) - len(list); more > 0 {
