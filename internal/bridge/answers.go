@@ -15,7 +15,7 @@ import (
 const (
 	answerWait   = 700 * time.Millisecond
 	countersWait = 400 * time.Millisecond
-	// also bounds the wait for the loop, which may itself wait for the switch
+	// statusWait also bounds the wait for the loop, which may itself wait for the switch.
 	statusWait = 300 * time.Millisecond
 	// freshness is the age up to which the switch's last message counts as an answer: Status trusts a switch
 	// that is only slow.

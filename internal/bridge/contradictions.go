@@ -37,7 +37,7 @@ func (s *Settings) contradictions(
 
 	policy, _ := sw.GatewayPolicy()
 	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	// or no flow has a pod's MAC
+	// Without local delivery no flow has a pod's MAC.
 	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy {
 		return warnings
 	}

@@ -46,7 +46,8 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	now[dataplane.DropKey{Reason: k8s.DropUnservedPort}] = unserved.Packets
 
 	if cfg := c.Config(); !cfg.NoMeter {
-		if now[dataplane.DropKey{Reason: k8s.DropRateLimit}], err = conn.MeterDrops(ctx, l.IsMeter); err != nil {
+		limited := dataplane.DropKey{Reason: k8s.DropRateLimit}
+		if now[limited], err = conn.MeterDrops(ctx, l.IsMeter); err != nil {
 			return err
 		}
 	}
@@ -131,7 +132,7 @@ func (p *Plane) PortCounters(
 		return 0, counters, err
 	}
 	cookie, mask, _, _ := p.set.Layout.PortObjects(id)
-	// flows that drop have the bit; Open vSwitch finds whole cookies by an index
+	// Flows that drop have the bit, and Open vSwitch finds whole cookies by an index.
 	for _, c := range []uint64{cookie, cookie | ^mask} {
 		sum, err := conn.FlowCount(ctx, c, ^uint64(0), p.set.Layout.FrontendTable())
 		if err != nil {

@@ -6,7 +6,8 @@
 // One goroutine, the loop of [Plane], owns all state and hands each event to the type that handles it:
 //
 //   - node collects the facts for the pipeline's configuration.
-//   - programmer brings the switch in step: it sends changes, retries what the switch refused, and reads the switch back.
+//   - programmer brings the switch in step: it sends changes, retries what the switch refused, and reads the
+//     switch back.
 //   - staleUDP deletes the conntrack entries of UDP connections to endpoints that stopped serving.
 //   - affinity limits how many clients session affinity remembers.
 //   - hostTraffic maintains the routes for the node's own traffic.

@@ -48,6 +48,7 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 		LocalDelivery: s.LocalDelivery != DeliverOff,
 	}
 	var warnings []string
+
 	cfg.NoNullNAT = sw == nil || !sw.Has(ovsdb.NullNAT)
 	cfg.Fragments = sw != nil && sw.DatapathType == "netdev"
 	guards, without := s.guards(sw)
@@ -61,49 +62,15 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 			"(https://github.com/nkp-proxy/nkp/blob/main/pipeline/README.md#known-limits)",
 			release(sw)))
 	}
+
 	pods := map[netip.Addr]pipeline.Pod{}
 	if sw != nil {
-		if s.LocalDelivery == DeliverAuto {
-			if policy, why := sw.GatewayPolicy(); policy {
-				cfg.LocalDelivery = false
-				warnings = append(warnings, "Service packets go through the gateway, which enforces policy ("+
-					why+"); --local-delivery=on delivers them directly")
-			}
-		}
-		if cfg.NodeMAC.IsZero() {
-			switch _, visible := k.network.Link(sw.Bridge); {
-			case !visible:
-				warnings = append(warnings, fmt.Sprintf(
-					"cannot see interface %s from here (another network namespace?); "+
-						"if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
-			case k.network.At(sw.Bridge, cfg.NodeIPs):
-				cfg.NodeMAC = toMAC(sw.LocalMAC)
-				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func(ips []netip.Addr) bool {
-					return k.network.Beside(sw.Bridge, ips)
-				})
-			default:
-				cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func([]netip.Addr) bool { return true })
-			}
-		}
-		if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
-			warnings = append(warnings, err.Error())
-		}
-		warnings = append(warnings, sw.Warnings...)
-		for _, p := range sw.Ports {
-			if p.OFPort != 0 && inVLAN(&p) {
-				cfg.VLANPorts = append(cfg.VLANPorts, p.OFPort)
-			}
-			if !straight(&p) {
-				continue
-			}
-			for _, ip := range p.IPs {
-				pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: toMAC(p.MAC)}
-			}
-		}
+		warnings = append(warnings, s.switchFacts(&cfg, sw, k, pods)...)
 	}
 	for ip, p := range s.Ports {
 		pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: p.mac}
 	}
+
 	if sw != nil && !cfg.NodeMAC.IsZero() {
 		warnings = append(warnings, k.routes(&cfg, sw)...)
 		cfg.MasqueradeMin, cfg.MasqueradeMax = k.ports()
@@ -131,9 +98,60 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 		}
 		warnings = append(warnings, outsideRanges(&cfg, s.Bridge, m.Node.PodCIDRs)...)
 	}
+
 	warnings = append(warnings, s.detector(&cfg, sw)...)
 	cfg.Senders = senders(&cfg, sw)
 	return cfg, warnings
+}
+
+// switchFacts adds to cfg, and to pods, the facts that come from the switch's database.
+func (s *Settings) switchFacts(
+	cfg *pipeline.Config,
+	sw *ovsdb.Switch,
+	k *kernel,
+	pods map[netip.Addr]pipeline.Pod,
+) (warnings []string) {
+	if s.LocalDelivery == DeliverAuto {
+		if policy, why := sw.GatewayPolicy(); policy {
+			cfg.LocalDelivery = false
+			warnings = append(warnings, "Service packets go through the gateway, which enforces policy ("+
+				why+"); --local-delivery=on delivers them directly")
+		}
+	}
+
+	if cfg.NodeMAC.IsZero() {
+		switch _, visible := k.network.Link(sw.Bridge); {
+		case !visible:
+			warnings = append(warnings, fmt.Sprintf(
+				"cannot see interface %s from here (another network namespace?); "+
+					"if the node's address is on it, pass --node-mac %s", sw.Bridge, sw.LocalMAC))
+		case k.network.At(sw.Bridge, cfg.NodeIPs):
+			cfg.NodeMAC = toMAC(sw.LocalMAC)
+			cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func(ips []netip.Addr) bool {
+				return k.network.Beside(sw.Bridge, ips)
+			})
+		default:
+			cfg.NodeElsewhere = familiesOf(cfg.NodeIPs, func([]netip.Addr) bool { return true })
+		}
+	}
+
+	if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
+		warnings = append(warnings, err.Error())
+	}
+	warnings = append(warnings, sw.Warnings...)
+
+	for _, p := range sw.Ports {
+		if p.OFPort != 0 && inVLAN(&p) {
+			cfg.VLANPorts = append(cfg.VLANPorts, p.OFPort)
+		}
+		if !straight(&p) {
+			continue
+		}
+		for _, ip := range p.IPs {
+			pods[ip] = pipeline.Pod{IP: ip, OFPort: p.OFPort, MAC: toMAC(p.MAC)}
+		}
+	}
+	return warnings
 }
 
 // familiesOf returns the families that there are among addresses, and whose addresses are so.

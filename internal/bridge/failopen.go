@@ -48,8 +48,8 @@ func (s *Settings) FailOpen(ctx context.Context, sw *ovsdb.Switch) string {
 	}
 	does := "ovs-vswitchd forwards every packet by itself, past nkp's flows"
 	if err != nil {
-		does = fmt.Sprintf("ovs-vswitchd may forward every packet by itself, past nkp's flows (it cannot "+
-			"be asked: %s)", unknown(err))
+		does = fmt.Sprintf("ovs-vswitchd may forward every packet by itself, past nkp's flows "+
+			"(it cannot be asked: %s)", unknown(err))
 	}
 	return fmt.Sprintf(
 		"%s, because fail_mode of bridge %s is not secure and no controller serves it (Controller %s): "+

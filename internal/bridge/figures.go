@@ -46,11 +46,14 @@ func (p *Plane) publish() {
 	if f.FailOpen = p.failOpen != ""; f.FailOpen {
 		f.Warnings++
 	}
-	f.AffinityClients, f.AffinityFull, f.AffinityStopped = p.affinity.last.clients, len(p.affinity.last.full), p.affinity.last.stopped
+
+	pins := &p.affinity.last
+	f.AffinityClients, f.AffinityFull, f.AffinityStopped = pins.clients, len(pins.full), pins.stopped
 	f.Dropped = p.drops.Node()
 	affinity := p.affinity.status()
 	f.Warnings += len(affinity.warnings()) + len(p.prog.unread) + len(p.prog.foreign.warnings()) +
 		len(p.prog.beyondWarnings())
+
 	f.Rejects.Dropped = p.prog.stats.dropped
 	if p.prog.conn != nil {
 		f.Rejects.Dropped += p.prog.conn.PacketInDrops()
@@ -63,5 +66,6 @@ func (p *Plane) publish() {
 		f.FlowsWanted, f.GroupsWanted = p.prog.compiler.Flows(), p.prog.compiler.Groups()
 		f.Warnings += len(p.prog.compiler.Missing())
 	}
+
 	p.figures.Store(f)
 }

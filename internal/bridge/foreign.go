@@ -24,8 +24,8 @@ type Foreign struct {
 	Kept []*flow.Flow
 
 	changes uint64 // Conn.ForeignChanges as of this state
-	// of flows of the shared table: whether one of the Services' packets can match; valid until the next
-	// read-back
+	// meets reports of flows of the shared table whether one of the Services' packets can match. It is valid
+	// until the next read-back.
 	meets map[*flow.Flow]bool
 }
 

@@ -79,8 +79,8 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 
 	list = append(list, k.stations(cfg, sw, link.Index)...)
 	if n := k.elsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
-		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints by other interfaces than "+
-			"bridge %s, which has no router of its own: "+
+		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints "+
+			"by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac",
 			n, sw.Bridge))
 	}
@@ -185,7 +185,9 @@ func (k *kernel) elsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n 
 	}
 	k.eachEndpoint(func(ip netip.Addr) {
 		at, ok := routes.At(ip)
-		if _, here := sw.PortByIP(ip); ok && at != link && at != 0 && !here && !slices.Contains(cfg.LocalIPs, ip) {
+		_, here := sw.PortByIP(ip)
+		byOther := ok && at != link && at != 0
+		if byOther && !here && !slices.Contains(cfg.LocalIPs, ip) {
 			n++
 		}
 	})
@@ -224,6 +226,7 @@ func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int)
 	slices.SortStableFunc(list, func(a, b pipeline.Route) int {
 		return cmp.Compare(b.Dst.Bits(), a.Dst.Bits())
 	})
+
 	var at node.Longest[int]
 	for i, r := range list {
 		at.Put(r.Dst, i)
@@ -233,6 +236,7 @@ func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int)
 			used[i] = true
 		}
 	})
+
 	others := 0
 	for i, r := range list {
 		switch {

@@ -49,8 +49,8 @@ func (p *Plane) WhyLost(
 		if n := after.checksums[badChecksum]; n > was {
 			return fmt.Sprintf("packets that conntrack refused meanwhile because of a wrong checksum: "+
 				"%d (coverage/read-counter %s): "+
-				"if the answer is among them, switch off checksum offload in the pod (ethtool -K eth0 tx "+
-				"off)", n-was, badChecksum)
+				"if the answer is among them, "+
+				"switch off checksum offload in the pod (ethtool -K eth0 tx off)", n-was, badChecksum)
 		}
 	}
 	port, ok := sw.PortByIP(endpoint)
@@ -84,7 +84,8 @@ func (s *Settings) resolve(sw *ovsdb.Switch, p *ovsdb.Port, ip netip.Addr) strin
 		return ""
 	}
 	node.Ask(node.Station{Link: bridge.Index, Addr: ip})
-	for end := time.Now().Add(resolveWait); network.Neighbour(bridge, ip).State != node.Fresh && time.Now().Before(end); {
+	end := time.Now().Add(resolveWait)
+	for network.Neighbour(bridge, ip).State != node.Fresh && time.Now().Before(end) {
 		time.Sleep(resolveWait / 20)
 		network, _ = node.Read()
 	}

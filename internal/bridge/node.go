@@ -27,8 +27,8 @@ type facts struct {
 	kernel   kernel
 	onBridge bool      // the node has a MAC on the bridge
 	rest     time.Time // the network is not read again before
-	// since when the node's address is seen not to be on the bridge any more; zero: it is there, or was not
-	// at the last configuration
+	// absent is since when the node's address is seen not to be on the bridge any more. Zero: it is there, or
+	// was not at the last configuration.
 	absent   time.Time
 	others   flow.Others // of table 0: seeOthers
 	returned time.Time   // when others last came to decide less

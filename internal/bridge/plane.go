@@ -24,7 +24,7 @@ import (
 type Hooks struct {
 	dataplane.Hooks
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
-	// whether the switch is not known to hold all but refused Services, in force; called often
+	// Lost is called often. lost: the switch is not known to hold all but refused Services, in force.
 	Lost     func(lost bool)
 	FailOpen func(open bool) // whether ovs-vswitchd forwards past nkp's flows; called often
 	// Stateful is called with what follows from a flow of others that uses conntrack, when one is found.
@@ -57,7 +57,7 @@ type Plane struct {
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]
-	// portNotes.seen, as of the last askSwitch; not changed once it is here
+	// notes are portNotes.seen as of the last askSwitch. They do not change once they are here.
 	notes atomic.Pointer[map[string][]string]
 	drops dataplane.Drops // belongs to the loop
 
@@ -190,55 +190,36 @@ func (p *Plane) Run(ctx context.Context) error {
 // loop owns the plane's state and hands each event to the part that it is for. It ends with the context.
 func (p *Plane) loop(ctx context.Context) error {
 	g := &p.prog
+
 	audit := time.NewTicker(p.set.AuditPeriod)
 	defer audit.Stop()
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
 	defer p.alive.loop.Rest()
+
 	for {
 		if len(p.stale.rest.free) > 0 {
 			p.alive.work("releasing ids of Services that are gone")
 			g.releaseIDs(ctx)
 		}
 		p.report()
-		var gone <-chan struct{}
-		var retry, rested, again, forget, surplus <-chan time.Time
-		network := p.network
-		if wait := time.Until(p.node.rest); wait > 0 {
-			network, rested = nil, time.After(wait)
-		}
-		if p.node.held {
-			again = time.After(time.Until(p.node.returned.Add(returnPause)))
-		}
-		if g.conn != nil {
-			gone = g.conn.Done()
-			if t := g.refused.Next(); !t.IsZero() {
-				retry = time.After(max(0, time.Until(t)))
-			}
-		}
-		if g.pending != nil {
-			if t, ok := p.stale.next(); ok {
-				forget = time.After(max(0, time.Until(t)))
-			}
-			if len(g.surplus) > 0 {
-				surplus = time.After(0)
-			}
-		}
+		due := p.due()
 		p.alive.rest()
+
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-forget:
+		case <-due.forget:
 			p.alive.work("deleting stale UDP conntrack entries")
 			p.stale.run(ctx, g.conn, g.compiler)
-		case <-surplus:
+		case <-due.surplus:
 			p.alive.work("deleting flows that should not be there")
 			g.deleteSurplus(ctx)
-		case <-rested:
-		case <-again:
+		case <-due.rested:
+		case <-due.again:
 			p.alive.work("following the flows of others in table 0")
 			p.followOthers(ctx)
-		case <-network:
+		case <-due.network:
 			p.alive.work("reading the node's network")
 			p.lookAtNetwork(ctx)
 		case <-p.in.Signal:
@@ -257,7 +238,7 @@ func (p *Plane) loop(ctx context.Context) error {
 			g.readBack(ctx)
 			p.checkTraffic()
 			p.node.ask()
-		case <-gone:
+		case <-due.gone:
 			p.alive.work("reconnecting")
 			p.log.Warn("connection to the switch lost; installed flows stay; reconnecting",
 				"error", g.conn.Err())
@@ -271,21 +252,14 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.followOthers(ctx)
 		case <-count.C:
 			p.alive.work("counting flows")
-			p.lookAtNetwork(ctx)
-			p.checkFailOpen(ctx)
-			p.countPins(ctx)
-			if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
-				p.log.Debug("cannot read the counters of dropped packets", "error", err)
-				g.stats.Failed(err)
-			}
-			g.checkCount(ctx)
+			p.countFlows(ctx)
 		case <-audit.C:
 			p.alive.work("reading the switch back")
 			p.stale.beforeAudit()
 			g.audit(ctx, func() { p.takeWaiting(ctx) })
 			p.followOthers(ctx)
 			g.lookBeyond(ctx)
-		case <-retry:
+		case <-due.retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)
 		case f := <-p.asks:
@@ -293,6 +267,59 @@ func (p *Plane) loop(ctx context.Context) error {
 			f(ctx)
 		}
 	}
+}
+
+// dueEvents are the events of loop that depend on the plane's state. A nil channel is not waited for.
+type dueEvents struct {
+	gone    <-chan struct{}  // the connection to the switch has ended
+	network dataplane.Signal // the node's network has changed
+	rested  <-chan time.Time // the network may be read again
+	again   <-chan time.Time // the flows of others in table 0 are followed again
+	retry   <-chan time.Time // refused Services are tried again
+	forget  <-chan time.Time // stale UDP conntrack entries are deleted
+	surplus <-chan time.Time // flows that should not be there are deleted
+}
+
+// due returns the events that loop waits for in the plane's present state.
+func (p *Plane) due() (e dueEvents) {
+	g := &p.prog
+
+	e.network = p.network
+	if wait := time.Until(p.node.rest); wait > 0 {
+		e.network, e.rested = nil, time.After(wait)
+	}
+	if p.node.held {
+		e.again = time.After(time.Until(p.node.returned.Add(returnPause)))
+	}
+
+	if g.conn != nil {
+		e.gone = g.conn.Done()
+		if t := g.refused.Next(); !t.IsZero() {
+			e.retry = time.After(max(0, time.Until(t)))
+		}
+	}
+
+	if g.pending != nil {
+		if t, ok := p.stale.next(); ok {
+			e.forget = time.After(max(0, time.Until(t)))
+		}
+		if len(g.surplus) > 0 {
+			e.surplus = time.After(0)
+		}
+	}
+	return e
+}
+
+// countFlows reads the counters that the loop checks every CountPeriod, after the node's network.
+func (p *Plane) countFlows(ctx context.Context) {
+	p.lookAtNetwork(ctx)
+	p.checkFailOpen(ctx)
+	p.countPins(ctx)
+	if err := p.countDrops(ctx); err != nil && ctx.Err() == nil {
+		p.log.Debug("cannot read the counters of dropped packets", "error", err)
+		p.prog.stats.Failed(err)
+	}
+	p.prog.checkCount(ctx)
 }
 
 // report tells how far the loop is.
@@ -335,8 +362,10 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 	}
 	p.prog.update(ctx, u.Ports, u.Arrived)
 	p.node.resolve(u.Ports)
+
+	isExternal := func(f k8s.Frontend) bool { return f.Type == k8s.ExternalIP || f.Type == k8s.LoadBalancer }
 	for _, sp := range u.Ports {
-		if sp == nil || slices.ContainsFunc(sp.Frontends, func(f k8s.Frontend) bool { return f.Type == k8s.ExternalIP || f.Type == k8s.LoadBalancer }) {
+		if sp == nil || slices.ContainsFunc(sp.Frontends, isExternal) {
 			p.checkTraffic()
 			break
 		}
@@ -347,7 +376,7 @@ func (p *Plane) takeUpdate(ctx context.Context) error {
 // reconfigure applies changes of the node and the switch.
 func (p *Plane) reconfigure(ctx context.Context) {
 	if p.prog.compiler == nil || !p.db.Switch().Exists {
-		// nothing is known of a missing bridge; its last facts apply when it returns, until newer ones arrive
+		// Nothing is known of a missing bridge. Its last facts apply when it returns, until newer ones come.
 		return
 	}
 	if err := p.prog.reconfigure(ctx); err != nil {
@@ -379,7 +408,9 @@ func (p *Plane) followOthers(ctx context.Context) {
 	if changed {
 		p.reconfigure(ctx)
 	}
-	if changed && p.node.others == flow.OthersDecide || p.prog.beyond.stateful == nil && p.prog.conn != nil && p.prog.conn.Tracks(0) {
+
+	decide := changed && p.node.others == flow.OthersDecide
+	if decide || p.prog.beyond.stateful == nil && p.prog.conn != nil && p.prog.conn.Tracks(0) {
 		p.prog.lookBeyond(ctx)
 	}
 }
@@ -437,7 +468,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 // Differences is like Diff and returns the flows and groups.
 func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
 	askErr := p.askLoop(ctx, func(loop context.Context) {
-		// the first update is the loop's: its failure ends Run
+		// The first update is the loop's, because its failure ends Run.
 		for p.prog.compiler != nil && err == nil && !p.in.Idle() {
 			err = p.takeUpdate(loop)
 		}

@@ -85,7 +85,10 @@ func (n *portNotes) byConfig(ctx context.Context, conn *ofctrl.Conn) {
 		}{
 			{p.NoReceive, "no-receive", "the switch drops all that comes from it"},
 			{p.NoForward, "no-forward", "the switch sends nothing to it"},
-			{p.NoPacketIn, "no-packet-in", "nkp does not get its packets to Services without endpoints, and cannot refuse them"},
+			{
+				p.NoPacketIn, "no-packet-in",
+				"nkp does not get its packets to Services without endpoints, and cannot refuse them",
+			},
 		} {
 			if c.set {
 				n.add(p.Name, fmt.Sprintf("its OpenFlow configuration is %s: %s (ovs-ofctl mod-port)",

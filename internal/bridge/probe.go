@@ -188,6 +188,7 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 	if conn == nil {
 		return p.notConnected()
 	}
+
 	l := &p.set.Layout
 	one := dpctl.Connection{
 		Protocol: probe.Port.Protocol,
@@ -200,6 +201,7 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 		one.Frontend, one.Zone = endpoint, l.ZoneSNAT
 		list = append(list, one)
 	}
+
 	var filters []flow.CTFilter
 	for _, c := range list {
 		filters = append(filters, flow.CTFilter{
@@ -209,6 +211,7 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 			Dst:     c.Frontend,
 		})
 	}
+
 	err := conn.Flush(ctx, filters)
 	if !errors.Is(err, ofctrl.ErrNoCTFlush) {
 		return err

@@ -30,9 +30,9 @@ type programmer struct {
 	// the switch is in step, as it nearly always is. If pending is not nil, neither are compiler and conn.
 	pending *flow.Delta
 	surplus map[flow.Key]*flow.Flow // flows that should not be there, beyond what pending deletes
-	// pending has changes that were not tried yet, not only those of refused Service ports
+	// unsent: pending has changes that were not tried yet, not only those of refused Service ports.
 	unsent bool
-	// by the switch; the zero PortName stands for what belongs to no Service
+	// refused by the switch. The zero PortName stands for flows that belong to no Service.
 	refused  *dataplane.Refusals[k8s.PortName]
 	fullSync bool    // the transaction follows a read-back
 	flows    int     // on the switch, or flowsUnknown; set by the first read-back
@@ -53,6 +53,7 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	g.conn = conn
 	g.stats.Connections++
 	g.log.Info("connected to the switch", "bridge", g.set.Bridge)
+
 	// From here on the switch reports flows that other controllers add, so that no transaction of nkp's
 	// replaces one. The table of pins is left out, because it would report every client of session affinity;
 	// an audit reads it.
@@ -63,13 +64,15 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 		g.log.Warn("the switch cannot monitor flows: a conflicting flow of another controller will be "+
 			"detected at the next audit only", "error", err)
 	}
-	// the refusal was the last connection's; the read-back that follows sends the difference
+
+	// The refusal was the last connection's. The read-back that follows sends the difference.
 	if (g.node.noMeter || g.node.oneMeter) && g.compiler != nil {
 		g.node.noMeter, g.node.oneMeter = false, false
 		if _, err := g.compiler.Reconfigure(g.node.config()); err != nil {
 			g.log.Error("cannot change to a pipeline with all meters", "error", err)
 		}
 	}
+
 	g.ensureMeters(ctx)
 	g.stale.probe(ctx, conn)
 }
@@ -123,7 +126,7 @@ func (g *programmer) load(ctx context.Context, ports map[k8s.PortName]*k8s.Servi
 // update programs changed Service ports (nil: deleted). arrived is when the oldest of these changes came in.
 func (g *programmer) update(ctx context.Context, ports map[k8s.PortName]*k8s.ServicePort, arrived time.Time) {
 	for n := range ports {
-		// retried at once and completely, because objects of earlier changes are missing, too
+		// It is retried at once and completely, because objects of earlier changes are missing, too.
 		if g.refused.Has(n) {
 			g.refused.Forget(n)
 			g.unsent = true
@@ -224,7 +227,7 @@ func (g *programmer) syncEach(ctx context.Context) bool {
 // sent records that all is installed but rest: the changes of Service ports in backoff, with the conntrack
 // entries to delete after them.
 func (g *programmer) sent(rest *flow.Delta, now time.Time) {
-	// the switch has accepted them now
+	// The switch has accepted them now.
 	g.refused.ForgetIf(func(n k8s.PortName) bool { return !g.refused.Waits(n, now) })
 	g.pending, g.unsent, g.flows = rest, false, flowsUnknown
 	if g.refused.Len() == 0 {

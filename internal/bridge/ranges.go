@@ -51,8 +51,8 @@ func outsideRanges(cfg *pipeline.Config, bridge string, podCIDRs []netip.Prefix)
 			outside = fmt.Sprintf("%d of %d %s pod addresses on bridge %s, such as %s,",
 				len(pods), len(pods), family, bridge, pods[0])
 			if len(own) > 0 {
-				outside = strings.TrimSuffix(outside,
-					",") + fmt.Sprintf(" (the Node's spec.podCIDRs: %s),", prefixes(own))
+				outside = strings.TrimSuffix(outside, ",") +
+					fmt.Sprintf(" (the Node's spec.podCIDRs: %s),", prefixes(own))
 			}
 		case len(own) > 0 && !ownWithin:
 			outside = "the Node's spec.podCIDRs " + prefixes(own)

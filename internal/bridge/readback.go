@@ -115,8 +115,12 @@ func repairText(owners []string, d *flow.Delta) string {
 		action string
 		n      int
 	}{
-		{"flows set", len(d.SetFlows)}, {"groups set", len(d.SetGroups)}, {"meters set", len(d.SetMeters)},
-		{"flows deleted", len(d.DelFlows)}, {"groups deleted", len(d.DelGroups)}, {"meters deleted", len(d.DelMeters)},
+		{"flows set", len(d.SetFlows)},
+		{"groups set", len(d.SetGroups)},
+		{"meters set", len(d.SetMeters)},
+		{"flows deleted", len(d.DelFlows)},
+		{"groups deleted", len(d.DelGroups)},
+		{"meters deleted", len(d.DelMeters)},
 	} {
 		if c.n > 0 {
 			counts = append(counts, fmt.Sprintf("%s %d", c.action, c.n))

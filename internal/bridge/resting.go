@@ -23,7 +23,7 @@ const maxAsked = 100
 // restingIDs finds the ids that nothing leads by any more: the scans for stale UDP connections look for their
 // marks, too. Only Plane.Run's goroutine uses it.
 type restingIDs struct {
-	// when each was first seen to rest with all changes on the switch; nil at first
+	// since is when each was first seen to rest with all changes on the switch; nil at first.
 	since map[uint32]time.Time
 	free  map[uint32]bool // ids that no connection has, as of the last scan
 }

@@ -31,7 +31,7 @@ type Guards string
 
 // The values of --port-reuse-guards.
 const (
-	// unless this Open vSwitch can crash because of them, or does not support them
+	// GuardsAuto: unless this Open vSwitch can crash because of them, or does not support them.
 	GuardsAuto Guards = "auto"
 	GuardsOn   Guards = "true"  // even if it can crash because of them
 	GuardsOff  Guards = "false" // never
@@ -43,8 +43,8 @@ type HostTraffic string
 
 // The values of --host-traffic.
 const (
-	// ovs where the node's address is on the bridge (and nftables or iptables for what the node sends to
-	// itself), else nftables or iptables
+	// HostAuto: ovs where the node's address is on the bridge (and nftables or iptables for what the node
+	// sends to itself), else nftables or iptables.
 	HostAuto     HostTraffic = "auto"
 	HostOVS      HostTraffic = "ovs"      // routes lead the node's traffic for Services to the bridge
 	HostIPTables HostTraffic = "iptables" // the iptables data plane serves it, beside the bridge

@@ -21,12 +21,13 @@ import (
 // A deletion stays pending until the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for
 // what follows.
 //
-//   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by netlink. The switch
-//     has no part in it. This needs no memory of what changed. If it fails, nkp falls back to the two methods below, which the
-//     userspace datapath always uses.
-//   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch scans its conntrack table once.
-//   - Everything else, and everything missed while nkp or its connection was down, is found by one listing of the zone over
-//     ovs-vswitchd's control socket, and each stale connection is deleted by its tuple.
+//   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by
+//     netlink. The switch has no part in it. This needs no memory of what changed. If it fails, nkp falls
+//     back to the two methods below, which the userspace datapath always uses.
+//   - A few filters go over OpenFlow (NXT_CT_FLUSH, Open vSwitch 3.1): for each the switch scans its
+//     conntrack table once.
+//   - Everything else, and everything missed while nkp or its connection was down, is found by one listing of
+//     the zone over ovs-vswitchd's control socket, and each stale connection is deleted by its tuple.
 const (
 	// fewFilters are cheaper than a listing: one takes 0.5 µs of the switch's time for each connection, a
 	// listing 5 µs.
@@ -180,12 +181,13 @@ func (u *staleUDP) once(
 		case err == nil:
 			return nil, nil
 		case conn.Err() != nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
-			// after forgetLimit some are left
+			// After forgetLimit some are left.
 			return nil, err
 		case u.noFlush:
 			return nil, nil // status warns; the next audit tries again
 		}
 	}
+
 	begun, families := time.Now(), map[k8s.Family]bool{}
 	for ; len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
 		// One by one: the switch answers echo requests between them.
@@ -194,6 +196,7 @@ func (u *staleUDP) once(
 		}
 		families[k8s.FamilyOf(todo.filters[0].Dst.Addr())] = true
 	}
+
 	for family := range families {
 		u.hooks.Forgot(family, 0, time.Since(begun)) // the switch does not report how many it deleted
 	}

@@ -27,7 +27,7 @@ type Status struct {
 
 	InStep bool   `json:"inStep"`        // the switch holds what is wanted
 	Why    string `json:"why,omitempty"` // why not, or why that is not known
-	// why flows are not in force although the switch holds them; also among the warnings
+	// FailOpen is why flows are not in force although the switch holds them. It is also among the warnings.
 	FailOpen    string           `json:"failOpen,omitempty"`
 	LastSync    *time.Time       `json:"lastSync"`
 	Programming ProgrammingStats `json:"programming"`
@@ -35,7 +35,7 @@ type Status struct {
 	Compared *time.Time      `json:"compared"` // in place of the Record's; nil: not yet
 	Refused  []RefusedStatus `json:"refused"`
 	Foreign  int             `json:"foreign"` // flows of other owners in nkp's own tables
-	// flows of others in table 0 decide where packets go that nkp passes on
+	// Decide reports whether flows of others in table 0 decide where packets go that nkp passes on.
 	Decide     bool             `json:"othersDecide"`
 	Rejects    RejectStats      `json:"rejects"`
 	Affinity   AffinityStatus   `json:"affinity"`
@@ -173,6 +173,7 @@ func (p *Plane) busyStatus() dataplane.Status {
 		Rejects: f.Rejects,
 		Refused: []RefusedStatus{},
 	}
+
 	s.Why = "the data plane is busy"
 	const busy = "the data plane is busy with the switch: its status is incomplete and may be out of date"
 	warnings := []string{busy}

@@ -168,7 +168,8 @@ func request(f k8s.Family, command, flags int) *nl.NetlinkRequest {
 }
 
 var protocols = map[byte]k8s.Protocol{
-	unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP",
+	unix.IPPROTO_TCP:  "TCP",
+	unix.IPPROTO_UDP:  "UDP",
 	unix.IPPROTO_SCTP: "SCTP",
 }
 
@@ -187,9 +188,10 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	c.Seen = seen.Addr()
 	c.Expires = number(attribute(entry, nl.CTA_TIMEOUT))
 	c.Mark = number(attribute(entry, nl.CTA_MARK))
-	// it has one, or zones of its directions
+	// A connection has a zone, or its directions have.
 	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone))
-	if state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE); len(state) > 0 {
+	state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+	if len(state) > 0 {
 		c.State = tcpStates[state[0]]
 	}
 	return c.Protocol != "" && c.Client.IsValid() && c.Frontend.IsValid() && c.Endpoint.IsValid() &&
@@ -199,11 +201,14 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 // tcpStates maps the kernel's state numbers (enum tcp_conntrack) to Open vSwitch's names, which
 // Connection.State uses.
 var tcpStates = map[byte]string{
-	nl.TCP_CONNTRACK_SYN_SENT: "SYN_SENT", nl.TCP_CONNTRACK_SYN_RECV: "SYN_RECV",
+	nl.TCP_CONNTRACK_SYN_SENT:    "SYN_SENT",
+	nl.TCP_CONNTRACK_SYN_RECV:    "SYN_RECV",
 	nl.TCP_CONNTRACK_ESTABLISHED: "ESTABLISHED",
-	nl.TCP_CONNTRACK_FIN_WAIT:    "FIN_WAIT_1", nl.TCP_CONNTRACK_CLOSE_WAIT: "CLOSE_WAIT",
-	nl.TCP_CONNTRACK_LAST_ACK:  "LAST_ACK",
-	nl.TCP_CONNTRACK_TIME_WAIT: "TIME_WAIT", nl.TCP_CONNTRACK_CLOSE: "CLOSED",
+	nl.TCP_CONNTRACK_FIN_WAIT:    "FIN_WAIT_1",
+	nl.TCP_CONNTRACK_CLOSE_WAIT:  "CLOSE_WAIT",
+	nl.TCP_CONNTRACK_LAST_ACK:    "LAST_ACK",
+	nl.TCP_CONNTRACK_TIME_WAIT:   "TIME_WAIT",
+	nl.TCP_CONNTRACK_CLOSE:       "CLOSED",
 }
 
 // ctaTupleZone is the zone of one direction (enum ctattr_tuple).
@@ -261,7 +266,8 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= nl.SizeofNfattr {
 			n := int(binary.NativeEndian.Uint16(b))
-			if n < nl.SizeofNfattr || n > len(b) || !yield(binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK, b[nl.SizeofNfattr:n]) {
+			kind := binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK
+			if n < nl.SizeofNfattr || n > len(b) || !yield(kind, b[nl.SizeofNfattr:n]) {
 				return
 			}
 			b = b[min(len(b), (n+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]

@@ -31,7 +31,7 @@ func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
 	}
 	for k, n := range now {
 		grown := n - min(n, d.seen[k])
-		// made again; a counter of the node is a sum of flows, of which one may be gone
+		// The flow was made again. A counter of the node is a sum of flows, of which one may be gone.
 		if n < d.seen[k] && k.Port != (k8s.PortName{}) {
 			grown = n
 		}

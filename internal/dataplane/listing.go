@@ -3,7 +3,7 @@ package dataplane
 // Object is something that a plane has installed for Services, as the tools of its kind print it.
 type Object struct {
 	Plane string `json:"plane"` // ovs, iptables, nftables or hns
-	// the Service port, such as "default/web:http TCP IPv4"; "": all were asked for
+	// Service is the Service port, such as "default/web:http TCP IPv4"; "": all were asked for.
 	Service string `json:"service,omitempty"`
 	Text    string `json:"text"`
 	// Packets and Bytes are what it has counted; nil: it does not count.

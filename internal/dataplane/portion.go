@@ -16,10 +16,10 @@ const Portion = 10_000
 
 // portions divides updates. It belongs to the Inbox, whose lock protects it.
 type portions struct {
-	// the first update was taken, which is not divided: a plane compares with all that is wanted
+	// begun: the first update was taken. It is not divided, because a plane compares with all that is wanted.
 	begun bool
 	taken map[k8s.PortName]*k8s.ServicePort // what the plane has
-	// how often a large Service's port was left for those that cost less
+	// passed is how often a large Service's port was left for those that cost less.
 	passed map[k8s.PortName]int
 	waited bool // the last portion left all ports of large Services out
 }

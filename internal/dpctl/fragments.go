@@ -12,7 +12,10 @@ import (
 func (t Tracker) Fragments(ctx context.Context) (f Fill, err error) {
 	found := 0
 	err = t.lines(ctx, "dpctl/ipf-get-status", t.params(), func(line []byte) error {
-		for format, n := range map[string]*int{" max num frags (v4/v6): %d": &f.Limit, " num frag: %d": &f.Entries} {
+		for format, n := range map[string]*int{
+			" max num frags (v4/v6): %d": &f.Limit,
+			" num frag: %d":              &f.Entries,
+		} {
 			if _, err := fmt.Sscanf(string(line), format, n); err == nil {
 				found++
 			}

@@ -83,7 +83,7 @@ func (t Tracker) Forget(ctx context.Context, list []Connection) error {
 	if all, err := t.call(ctx, "dpctl/dump-dps"); err != nil {
 		return err
 	} else if strings.TrimSpace(all) == t.Datapath {
-		// the only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command
+		// The only datapath need not be named, and Open vSwitch 3.1.0 cannot parse the name in this command.
 		t.Datapath = ""
 	}
 	params := make([][]string, len(list))

@@ -107,10 +107,12 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	ask := func(params ...string) error {
 		return t.lines(ctx, "dpctl/ct-get-limits", t.params(params...), func(line []byte) error {
 			var f Fill
-			switch _, err := fmt.Sscanf(string(line), "zone=%d,limit=%d,count=%d", &f.Zone, &f.Limit, &f.Entries); {
+			_, err := fmt.Sscanf(string(line), "zone=%d,limit=%d,count=%d", &f.Zone, &f.Limit, &f.Entries)
+			isListed := func(had Fill) bool { return had.Zone == f.Zone }
+			switch {
 			case err != nil:
 				_, _ = fmt.Sscanf(string(line), "default limit=%d", &byDefault) // else another line, or none
-			case !slices.Contains(zones, f.Zone) || slices.ContainsFunc(list, func(had Fill) bool { return had.Zone == f.Zone }):
+			case !slices.Contains(zones, f.Zone) || slices.ContainsFunc(list, isListed):
 			case f.Limit > 0 || strings.HasPrefix(t.Datapath, "netdev@"):
 				// 0 in the kernel is unlimited; in userspace, nothing fits
 				list = append(list, f)
@@ -140,7 +142,10 @@ func (t Tracker) Max(ctx context.Context) (int, error) { return t.number(ctx, "d
 func (t Tracker) Failures(ctx context.Context) (map[string]uint64, error) {
 	counts, err := t.Counters(ctx, "conntrack_full", "conntrack_zone_full")
 	out := map[string]uint64{}
-	for counter, reason := range map[string]string{"conntrack_full": "table_full", "conntrack_zone_full": "zone_full"} {
+	for counter, reason := range map[string]string{
+		"conntrack_full":      "table_full",
+		"conntrack_zone_full": "zone_full",
+	} {
 		if n, ok := counts[counter]; ok {
 			out[reason] = n
 		}

@@ -33,8 +33,10 @@ type concern struct {
 // concern returns the description of the packet's connection, with every endpoint that may be chosen.
 func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 	c := &concern{
-		family: flow.EthIPv4, proto: map[k8s.Protocol]uint8{
-			"TCP": flow.ProtoTCP, "UDP": flow.ProtoUDP,
+		family: flow.EthIPv4,
+		proto: map[k8s.Protocol]uint8{
+			"TCP":  flow.ProtoTCP,
+			"UDP":  flow.ProtoUDP,
 			"SCTP": flow.ProtoSCTP,
 		}[q.Protocol],
 		ports: map[uint32]bool{0: true},
@@ -42,7 +44,8 @@ func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 			n, ok := v.Owner(ctx, id)
 			return ok && n == v.r.Port
 		},
-		dst: []uint16{q.To.Port(), q.From.Port()}, addrs: []netip.Addr{q.From.Addr(), q.To.Addr()},
+		dst:   []uint16{q.To.Port(), q.From.Port()},
+		addrs: []netip.Addr{q.From.Addr(), q.To.Addr()},
 	}
 
 	if k8s.FamilyOf(q.To.Addr()) == k8s.IPv6 {

@@ -45,8 +45,9 @@ func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *
 func noteMasquerade(list, masqueraded []dpctl.Connection) {
 	for i := range list {
 		for j := range masqueraded {
-			if m := &masqueraded[j]; m.Protocol == list[i].Protocol && m.Client == list[i].Client && m.Frontend == list[i].Endpoint {
-				list[i].Seen = m.Seen
+			c, m := &list[i], &masqueraded[j]
+			if m.Protocol == c.Protocol && m.Client == c.Client && m.Frontend == c.Endpoint {
+				c.Seen = m.Seen
 			}
 		}
 	}
@@ -129,7 +130,10 @@ func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dp
 		}
 		still += answer(c)
 
-		if o := outcomeOf(c); r.Verdict == trace.Deliver && (o == trace.Unanswered || o == trace.Refused) && !answered[c.Endpoint] && contains(r.Endpoints, c.Endpoint) {
+		o := outcomeOf(c)
+		failing := o == trace.Unanswered || o == trace.Refused
+		isCandidate := r.Verdict == trace.Deliver && contains(r.Endpoints, c.Endpoint)
+		if isCandidate && failing && !answered[c.Endpoint] {
 			answered[c.Endpoint] = true // one is enough
 			l.Doubt("an existing connection (%s) to %s%s", c, c.Endpoint, answer(c))
 		}

@@ -30,7 +30,7 @@ func (s *Switch) follow(
 	for len(walks) <= int(mask) && len(walks) < maxHashes {
 		var params [][]string
 		n := len(walks)
-		// mask+1 stands for 0, which is no hash
+		// The value mask+1 stands for 0, which is no hash.
 		for hash := n + 1; hash <= int(min(mask, maxHashes-1))+1; hash++ {
 			params = append(params, s.params(p, q, uint32(hash), states))
 		}

@@ -240,9 +240,10 @@ func (v *view) tails(ctx context.Context) {
 		if t.text != "" {
 			v.Step("to %s: %s", brief(to[t]), t.text)
 		}
+		byOther := strings.Contains(t.why, "another owner")
 		switch {
 		case t.why == "":
-		case t.verdict == trace.Drop && v.r.Verdict == trace.Drop && !strings.Contains(t.why, "another owner"):
+		case t.verdict == trace.Drop && v.r.Verdict == trace.Drop && !byOther:
 			v.Step("dropped %s", t.why)
 		case t.verdict == trace.Drop && t.text != "":
 			v.Differ("the switch drops packets to %s: %s", brief(to[t]), t.why)
@@ -264,7 +265,9 @@ func (v *view) strangers() {
 		_, why := v.outcome(w)
 		for i := range w.hits {
 			h := &w.hits[i]
-			if _, ours := v.Config.Layout.PortOfCookie(h.cookie); ours || h.none || h.passed || !slices.Contains(v.Config.Layout.Tables(), uint8(h.table)) {
+			_, ours := v.Config.Layout.PortOfCookie(h.cookie)
+			inTables := slices.Contains(v.Config.Layout.Tables(), uint8(h.table))
+			if ours || h.none || h.passed || !inTables {
 				continue
 			}
 			text := v.stranger(h)
@@ -321,7 +324,7 @@ func (v *view) judgeDelivery(ctx context.Context, w *walk, mark pipeline.Mark, q
 		v.Step("no endpoint can be chosen: the group is empty or missing")
 	}
 
-	// impossible where the node's address is not on the bridge
+	// Masquerading is impossible where the node's address is not on the bridge.
 	masquerade := mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(q.To.Addr()))
 	if masquerade {
 		v.Step("to be masqueraded")
@@ -433,7 +436,8 @@ func (v *view) passesBy(f *flow.Flow, c *concern) bool {
 func (v *view) others(d *Differences, c *concern) {
 	n := 0
 	for _, f := range d.Foreign {
-		if !c.flow(f, 0) || v.passesBy(f, c) || slices.ContainsFunc(v.walks, func(w *walk) bool { return w.met(f) }) {
+		met := func(w *walk) bool { return w.met(f) }
+		if !c.flow(f, 0) || v.passesBy(f, c) || slices.ContainsFunc(v.walks, met) {
 			continue
 		}
 		v.doubt = true

@@ -54,7 +54,8 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 
 			for _, text := range tables[table][chain] {
 				r := newRule(text)
-				if !slices.ContainsFunc(packets, func(v header) bool { return (table != "nat" || !v.answer) && r.mayHold(v) }) {
+				mayMatch := func(v header) bool { return (table != "nat" || !v.answer) && r.mayHold(v) }
+				if !slices.ContainsFunc(packets, mayMatch) {
 					continue
 				}
 				if _, is := tables[table][r.target]; is {
@@ -74,10 +75,11 @@ func interfering(tables map[string]map[string][]string, bases []string, packets 
 
 // harmless are the targets of iptables after which a packet still gets where it would have got
 // (iptables-extensions(8)).
-var harmless = map[string]bool{"": true, "ACCEPT": true, "RETURN": true, "MASQUERADE": true, "SNAT": true,
-	"MARK": true, "CONNMARK": true, "LOG": true,
-	"NFLOG": true, "AUDIT": true, "TRACE": true, "CLASSIFY": true, "TCPMSS": true, "DSCP": true, "TOS": true,
-	"CHECKSUM": true, "SET": true, "TEE": true}
+var harmless = map[string]bool{
+	"": true, "ACCEPT": true, "RETURN": true, "MASQUERADE": true, "SNAT": true,
+	"MARK": true, "CONNMARK": true, "LOG": true, "NFLOG": true, "AUDIT": true, "TRACE": true,
+	"CLASSIFY": true, "TCPMSS": true, "DSCP": true, "TOS": true, "CHECKSUM": true, "SET": true, "TEE": true,
+}
 
 // mayHold reports whether a rule may match a packet.
 func (r *rule) mayHold(v header) bool {

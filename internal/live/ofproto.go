@@ -192,17 +192,19 @@ func (w *walk) action(line, text string) {
 		}
 	}
 
+	lacksPort := w.endpoint.IsValid() && w.endpoint.Port() == 0
 	if w.passed || passLine.MatchString(line) {
 		w.passed = true // what follows is others' doing, and nkp's registers are 0
 	} else if m := dnatLine.FindStringSubmatch(line); m != nil {
 		if at, ok := parseTarget(m[1]); ok {
 			w.endpoint = at
 		}
-	} else if m := setDstLine.FindStringSubmatch(line); m != nil && pipeline.ReadMark(w.reg1).Service { // sent on to another node
+	} else if m := setDstLine.FindStringSubmatch(line); m != nil && pipeline.ReadMark(w.reg1).Service {
+		// sent on to another node
 		if ip, err := netip.ParseAddr(m[1]); err == nil {
 			w.endpoint = netip.AddrPortFrom(ip, 0)
 		}
-	} else if m := setPortLine.FindStringSubmatch(line); m != nil && w.endpoint.IsValid() && w.endpoint.Port() == 0 {
+	} else if m := setPortLine.FindStringSubmatch(line); m != nil && lacksPort {
 		port, _ := strconv.ParseUint(m[1], 10, 16)
 		w.endpoint = netip.AddrPortFrom(w.endpoint.Addr(), uint16(port))
 	} else if m := setReg1Line.FindStringSubmatch(line); m != nil {
@@ -242,7 +244,8 @@ func (w *walk) ports() (list []string) {
 			depth--
 		case c == ',' && depth == 0:
 			word := actions[from:i]
-			if _, err := strconv.ParseUint(word, 10, 32); err == nil || strings.HasPrefix(word, "tnl_push(") || strings.HasPrefix(word, "clone(") {
+			_, err := strconv.ParseUint(word, 10, 32)
+			if err == nil || strings.HasPrefix(word, "tnl_push(") || strings.HasPrefix(word, "clone(") {
 				list = append(list, word)
 			}
 			from = i + 1

@@ -56,7 +56,7 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 		l.Verdict = trace.Mixed
 	}
 
-	// ofproto/trace keeps the endpoint's address: flows that match the frontend's are not met
+	// ofproto/trace keeps the endpoint's address, so that flows that match the frontend's are not met.
 	if v.doubt && l.Verdict == trace.Deliver {
 		l.Verdict = trace.Uncertain
 		l.Differ("the answer leaves the switch, but whether it arrives is not certain: " +
@@ -84,7 +84,9 @@ func (v *view) replyFrom(
 		Protocol: q.Protocol,
 	}
 	ends := []trace.Question{back}
-	if seen, ok := v.nodeIP(q.From.Addr()); ok && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen)) && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
+	seen, ok := v.nodeIP(q.From.Addr())
+	masqueraded := ok && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen))
+	if masqueraded && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
 		back.To = netip.AddrPortFrom(seen, back.To.Port())
 		if ends = append([]trace.Question{back}, ends...); seen == q.From.Addr() {
 			ends = ends[:1]

@@ -56,11 +56,12 @@ func Routes(
 		}
 		devices = append(devices, device)
 
-		if client := q.From.Addr(); r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
+		client := q.From.Addr()
+		if r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
 			for _, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
 				if by, err := forwards(way[0], way[1]); err != nil {
-					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s (ip route get %s "+
-						"from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
+					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s "+
+						"(ip route get %s from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
 				}
 			}
 		}

@@ -43,7 +43,7 @@ func forwards(from, to netip.Addr) (device string, err error) {
 		SrcAddr: from.AsSlice(),
 		Iif:     device,
 	})
-	// route get does not look at this one
+	// A route lookup does not look at this setting.
 	switch on, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); {
 	case errors.Is(err, unix.EHOSTUNREACH):
 		err = fmt.Errorf("%w: is net.ipv4.ip_forward 1, and net.ipv4.conf.%s.forwarding?", err, device)

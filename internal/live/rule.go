@@ -157,7 +157,8 @@ func (m *match) holds(p *walker, marked bool) truth {
 	case "--mark":
 		value, _, _ := strings.Cut(m.value, "/")
 		return is(marked == (value != "0x0" && value != "0"))
-	case "--mode", "--probability", "--rcheck", "--set", "--seconds", "--reap", "--name", "--mask", "--rsource":
+	case "--mode", "--probability",
+		"--rcheck", "--set", "--seconds", "--reap", "--name", "--mask", "--rsource":
 		if m.option == "--mode" || m.option == "--rcheck" {
 			return maybe
 		}

@@ -60,6 +60,7 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	if w.device == "" && r.Source == k8s.Pod {
 		w.device = cmp.Or(s.Detector.Bridge, s.Detector.InterfacePrefix)
 	}
+
 	l := trace.NewLive()
 	r.Live = l
 	l.Step("iptables: %s", q)
@@ -69,6 +70,7 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 		verdict = w.filter(r.Source == k8s.ThisNode)
 	}
 	l.Steps = append(l.Steps, w.steps...)
+
 	if l.Verdict = verdict; verdict != r.Verdict {
 		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
 	}
@@ -245,7 +247,8 @@ func (w *walker) jump(
 	if !strings.HasPrefix(r.target, "KUBE-SEP-") && r.target != "KUBE-MARK-MASQ" {
 		w.step("%s %s: %s", table, chain, r.text)
 	}
-	if w.service == "" && (chain == "KUBE-SERVICES" || chain == "KUBE-NODEPORTS") && table == "nat" && r.target != "KUBE-NODEPORTS" {
+	dispatches := table == "nat" && (chain == "KUBE-SERVICES" || chain == "KUBE-NODEPORTS")
+	if w.service == "" && dispatches && r.target != "KUBE-NODEPORTS" {
 		w.service, _, _ = strings.Cut(r.comment, " ")
 	}
 	ended, passed := w.chain(table, r.target, marked, depth+1)
@@ -290,7 +293,8 @@ func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []out
 		}
 	}
 
-	if all := !slices.ContainsFunc(ways, func(o outcome) bool { return !o.marked }); masquerade == trace.Always && all {
+	isUnmarked := func(o outcome) bool { return !o.marked }
+	if all := !slices.ContainsFunc(ways, isUnmarked); masquerade == trace.Always && all {
 		if hairpin && r.Masquerade == trace.Hairpin { // the client is the only endpoint: both words fit
 			masquerade = trace.Hairpin
 		}

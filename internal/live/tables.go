@@ -106,7 +106,10 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	for _, way := range []struct {
 		what, lost string
 		packet     rules.Packet
-	}{{"the packet leaves the node", "before the packet leaves the node", p}, {"the answer comes to the node", "of the answer", answer}} {
+	}{
+		{"the packet leaves the node", "before the packet leaves the node", p},
+		{"the answer comes to the node", "of the answer", answer},
+	} {
 		ways, steps, err := s.Follow(way.packet)
 		if errors.Is(err, errors.ErrUnsupported) {
 			ways, err = []rules.Way{{Fate: rules.Accepted}}, nil
@@ -159,7 +162,8 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 	arrived := 0
 
 	for _, w := range ways {
-		if w.Fate != rules.Accepted || !w.Endpoint.IsValid() || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
+		delivered := w.Fate == rules.Accepted && w.Endpoint.IsValid()
+		if !delivered || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
 			continue
 		}
 		done = append(done, w.Endpoint)
@@ -222,8 +226,9 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 
 // whatEnds describes what a chain does with a packet whose way ends there.
 var whatEnds = map[rules.Fate]string{
-	rules.Dropped: "drops it", rules.Rejected: "refuses it",
-	rules.Unknown: "decides by what nkp does not evaluate",
+	rules.Dropped:  "drops it",
+	rules.Rejected: "refuses it",
+	rules.Unknown:  "decides by what nkp does not evaluate",
 }
 
 // packet returns the first packet of the connection.
@@ -266,8 +271,10 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 
 	for _, w := range ways {
 		one := map[rules.Fate]trace.Verdict{
-			rules.Accepted: trace.Untouched, rules.Dropped: trace.Drop, rules.Rejected: trace.Reject,
-			rules.Unknown: trace.Uncertain,
+			rules.Accepted: trace.Untouched,
+			rules.Dropped:  trace.Drop,
+			rules.Rejected: trace.Reject,
+			rules.Unknown:  trace.Uncertain,
 		}[w.Fate]
 		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
 			one = trace.Deliver

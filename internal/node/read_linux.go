@@ -153,7 +153,9 @@ func (n *Network) neighbour(e *netlink.Neigh) {
 // foreignRule reports whether there are rules besides those of the tables local, main and default.
 func foreignRule(rules []netlink.Rule) bool {
 	for _, r := range rules {
-		if r.Table != unix.RT_TABLE_LOCAL && r.Table != unix.RT_TABLE_MAIN && r.Table != unix.RT_TABLE_DEFAULT {
+		switch r.Table {
+		case unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN, unix.RT_TABLE_DEFAULT:
+		default:
 			return true
 		}
 	}
@@ -227,7 +229,8 @@ func watch(ctx context.Context, changed func()) error {
 		}
 
 		// One reading serves all of a burst; changes that never stop are several bursts.
-		for end := time.Now().Add(watchPause); (err == nil || errors.Is(err, unix.ENOBUFS)) && time.Now().Before(end); {
+		end := time.Now().Add(watchPause)
+		for (err == nil || errors.Is(err, unix.ENOBUFS)) && time.Now().Before(end) {
 			_, _, err = s.Receive()
 		}
 

@@ -41,7 +41,7 @@ type Watcher struct {
 	node      k8s.Node
 	conflicts []Conflict
 
-	// inodes of UDP sockets that the last scan found for the first time; used by Run only
+	// fresh are the inodes of UDP sockets that the last scan found for the first time. Only Run uses it.
 	fresh map[uint32]bool
 }
 

@@ -46,14 +46,16 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	slices.Sort(e.Endpoints)
 
 	client := e.q.From.Addr()
+	nodeBeside := slices.Contains(e.NodeBeside, k8s.FamilyOf(client))
 	e.Verdict = Deliver
 	switch {
-	case e.Route.Masquerade && slices.Contains(e.NodeBeside, k8s.FamilyOf(client)) && e.PodHere(&e.Model.Node):
+	case e.Route.Masquerade && nodeBeside && e.PodHere(&e.Model.Node):
 		e.step("not masqueraded, unlike on other nodes: this node's address is not on the bridge")
 	case e.Route.Masquerade:
 		e.Masquerade = Always
 	}
-	if e.Masquerade != Always && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }) {
+	isClient := func(ep k8s.Endpoint) bool { return ep.Addr.Addr() == client }
+	if e.Masquerade != Always && slices.ContainsFunc(endpoints, isClient) {
 		e.Masquerade = Hairpin
 	}
 

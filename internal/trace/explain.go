@@ -41,8 +41,10 @@ type explanation struct {
 // caller must ensure that no other goroutine uses it meanwhile.
 func Explain(c Cluster, q Question) *Result {
 	e := &explanation{Cluster: c, q: q, family: k8s.FamilyOf(q.To.Addr()), router: k8s.Router{
-		// see toNode
-		Detector: c.Model.Detector, NodeIPs: c.Model.Node.IPs, MasqueradeAll: c.MasqueradeAll, Loopback: true,
+		Detector:      c.Model.Detector,
+		NodeIPs:       c.Model.Node.IPs,
+		MasqueradeAll: c.MasqueradeAll,
+		Loopback:      true, // see toNode
 	}}
 	e.Result = Result{
 		Verdict:    Untouched,

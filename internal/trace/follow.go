@@ -53,7 +53,7 @@ type Packets struct {
 type Follow struct {
 	Seconds     float64   `json:"seconds"`
 	Connections []Attempt `json:"connections"` // that were opened, or changed, meanwhile; MaxSampled at most
-	// that came meanwhile, of all clients of the Service port; nil: not counted
+	// Packets of all clients of the Service port that came meanwhile; nil: not counted.
 	Packets *Packets `json:"packets"`
 	Events  []string `json:"events"` // maxEvents at most
 	Summary []string `json:"summary"`

@@ -92,7 +92,8 @@ func (e *explanation) shadowed() (list []rival) {
 		}
 		for i := range p.Frontends {
 			f := &p.Frontends[i]
-			if f.ShadowedBy != "" && f.Port == e.q.To.Port() && (f.Address == e.q.To.Addr() || !f.Address.IsValid() && e.toNode()) {
+			if f.ShadowedBy != "" && f.Port == e.q.To.Port() &&
+				(f.Address == e.q.To.Addr() || !f.Address.IsValid() && e.toNode()) {
 				list = append(list, rival{name, f})
 			}
 		}

@@ -94,6 +94,8 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 	} else {
 		pod = []netip.Addr{q.From.Addr()}
 	}
+
+	sameFamily := func(ip netip.Addr) bool { return ip.Is4() == q.To.Addr().Is4() }
 	if e.Service != (k8s.ServiceName{}) {
 		port, frontend, client, err := e.frontend(m, pod)
 		if err != nil {
@@ -103,9 +105,10 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 		pod = []netip.Addr{client}
 		steps = append(steps, fmt.Sprintf("Service %s is %s/%s, its cluster IP",
 			portText(port.Name), q.To, q.Protocol))
-	} else if i := slices.IndexFunc(pod, func(ip netip.Addr) bool { return ip.Is4() == q.To.Addr().Is4() }); i >= 0 {
+	} else if i := slices.IndexFunc(pod, sameFamily); i >= 0 {
 		pod = pod[i:]
 	}
+
 	q.From = netip.AddrPortFrom(pod[0], q.From.Port())
 	if e.Pod != (k8s.ServiceName{}) {
 		steps = append([]string{fmt.Sprintf("pod %s is %s", e.Pod, q.From.Addr())}, steps...)
@@ -123,8 +126,10 @@ func (e *Ends) frontend(
 	if len(ports) == 0 {
 		return nil, nil, client, e.unknownService(m)
 	}
+
 	matching := slices.DeleteFunc(slices.Clone(ports), func(p *k8s.ServicePort) bool { return !e.wants(p) })
-	if e.Port == "" && slices.ContainsFunc(matching, func(p *k8s.ServicePort) bool { return p.Name.Port != matching[0].Name.Port }) {
+	isAnother := func(p *k8s.ServicePort) bool { return p.Name.Port != matching[0].Name.Port }
+	if e.Port == "" && slices.ContainsFunc(matching, isAnother) {
 		return nil, nil, client, fmt.Errorf("the Service %s has several ports, %s: "+
 			"name one, such as svc/%s:%s", e.Service, portNumbers(ports), e.Service, matching[0].Name.Port)
 	}
@@ -136,6 +141,7 @@ func (e *Ends) frontend(
 		return nil, nil, client, fmt.Errorf("the Service %s has no %s, only %s",
 			e.Service, what, portNumbers(ports))
 	}
+
 	for _, client := range clients {
 		for _, p := range matching {
 			if f := clusterIP(p); f != nil && p.Name.Family == k8s.FamilyOf(client) {

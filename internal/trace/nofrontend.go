@@ -70,7 +70,8 @@ func (e *explanation) nodePorts() (list []string) {
 	for name, p := range e.Model.Ports {
 		for i := range p.Frontends {
 			f := &p.Frontends[i]
-			if f.Type == k8s.NodePort && f.Port == e.q.To.Port() && name.Protocol == e.q.Protocol && name.Family == e.family && f.ShadowedBy == "" {
+			serves := f.Type == k8s.NodePort && f.Port == e.q.To.Port() && f.ShadowedBy == ""
+			if serves && name.Protocol == e.q.Protocol && name.Family == e.family {
 				a := ""
 				if f.Address.IsValid() {
 					a = f.Address.String()
@@ -118,7 +119,8 @@ func (e *explanation) servedPorts(ip netip.Addr, clusterIP bool) (owner, ports s
 	for name, p := range e.Model.Ports {
 		for i := range p.Frontends {
 			f := &p.Frontends[i]
-			if f.Type == k8s.NodePort || (f.Type == k8s.ClusterIP) != clusterIP || f.Address != ip || f.ShadowedBy != "" {
+			otherType := f.Type == k8s.NodePort || (f.Type == k8s.ClusterIP) != clusterIP
+			if otherType || f.Address != ip || f.ShadowedBy != "" {
 				continue
 			}
 			text := fmt.Sprintf("%d/%s", f.Port, name.Protocol)
@@ -139,9 +141,10 @@ func (e *explanation) servedPorts(ip netip.Addr, clusterIP bool) (owner, ports s
 
 // targetPort points out that the port is that of the endpoints, which clients do not use.
 func (e *explanation) targetPort(owner string) {
+	isTarget := func(ep k8s.Endpoint) bool { return ep.Addr.Port() == e.q.To.Port() }
 	for name, p := range e.Model.Ports {
 		if name.ServiceName.String() == owner && name.Family == e.family && name.Protocol == e.q.Protocol &&
-			slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr.Port() == e.q.To.Port() }) {
+			slices.ContainsFunc(p.ClusterEndpoints, isTarget) {
 			e.step("%d is the port of its endpoints (targetPort): clients use the port of the Service",
 				e.q.To.Port())
 			return
@@ -151,8 +154,9 @@ func (e *explanation) targetPort(owner string) {
 
 // endpointOf returns the first Service port by name that has an endpoint in force at an address.
 func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool) {
+	isAt := func(ep k8s.Endpoint) bool { return ep.Addr == at }
 	for name, p := range e.Model.Ports {
-		if name.Protocol == e.q.Protocol && slices.ContainsFunc(p.ClusterEndpoints, func(ep k8s.Endpoint) bool { return ep.Addr == at }) &&
+		if name.Protocol == e.q.Protocol && slices.ContainsFunc(p.ClusterEndpoints, isAt) &&
 			(!ok || name.Compare(first) < 0) {
 			first, ok = name, true
 		}
@@ -171,6 +175,7 @@ func (e *explanation) whatIs() string {
 			", which --skip-services leaves to another program of the node"
 	}
 	place := e.Tracker.PlaceOf(to.Addr())
+	hasAddress := func(p netip.Prefix) bool { return p.Contains(to.Addr()) }
 	switch {
 	case place.IsNode && place.Node == e.Model.Node.Name || to.Addr().IsLoopback():
 		for name, h := range e.Model.HealthChecks {
@@ -181,7 +186,7 @@ func (e *explanation) whatIs() string {
 		return "an address of this node; no Service has this NodePort"
 	case place.IsNode:
 		return "an address of node " + place.Node + ", not of this node"
-	case slices.ContainsFunc(e.Model.Detector.CIDRs, func(p netip.Prefix) bool { return p.Contains(to.Addr()) }), place.Node != "":
+	case slices.ContainsFunc(e.Model.Detector.CIDRs, hasAddress), place.Node != "":
 		return "a pod's address; no Service has it"
 	}
 	return "no Service has this address"

@@ -61,8 +61,8 @@ func (p *Probe) Judge(r *Result) {
 			p.Summary += ", although the Services say " + string(r.Verdict)
 		case err == nil && !slices.Contains(r.Endpoints, at.String()):
 			p.Fault = true
-			p.Summary += ", which is no candidate (" + strings.Join(r.Endpoints[:min(len(r.Endpoints), 10)],
-				", ") + ")"
+			candidates := r.Endpoints[:min(len(r.Endpoints), 10)]
+			p.Summary += ", which is no candidate (" + strings.Join(candidates, ", ") + ")"
 		}
 	case Refused:
 		if p.Summary = fmt.Sprintf("refused by %s %s", by, after); p.OnWay != "" && p.By == "" {

@@ -23,7 +23,8 @@ const (
 
 	// Only Live has these.
 	Mixed Verdict = "mixed" // delivered, or dropped or refused, depending on the endpoint
-	// it leaves the switch, but not as nkp wants: whether it arrives, or its answer does, is not known
+	// Uncertain: it leaves the switch, but not as nkp wants. Whether it arrives, or its answer does, is not
+	// known.
 	Uncertain Verdict = "uncertain"
 )
 
@@ -50,7 +51,7 @@ type Result struct {
 	Live   *Live  `json:"live,omitempty"` // comparison with the installed rules; nil: not compared
 
 	Reply *Reply `json:"reply,omitempty"` // what happens to the answer; nil: not asked for
-	// what became of packets while they were followed; nil: not asked for
+	// Follow is what became of packets while they were followed; nil: not asked for.
 	Follow *Follow `json:"follow,omitempty"`
 	Probe  *Probe  `json:"probe,omitempty"` // what became of a packet that was sent; nil: not asked for
 
