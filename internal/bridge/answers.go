@@ -95,9 +95,9 @@ func (p *Plane) databaseText() string {
 		s.Endpoint, s.AwaySince.UTC().Format(time.RFC3339))
 }
 
-// silent returns s changed for a switch that does not answer. It is not in step, because what the switch
-// holds now is unknown.
-func silent(s dataplane.Status, why error) dataplane.Status {
+// withoutAnswer returns s changed for a switch that does not answer. It is not in step, because what the
+// switch holds now is unknown.
+func withoutAnswer(s dataplane.Status, why error) dataplane.Status {
 	s.InStep, s.Why = false, why.Error()
 	d := s.Detail.(*Status)
 	d.InStep, d.Why, d.Channel.Silent = false, s.Why, d.Channel.Connected

@@ -44,7 +44,7 @@ func (p *Plane) askSwitch(ctx context.Context) asked {
 		notes.byConfig(ctx, p.conn())
 		a.warnings = append(a.warnings, notes.warnings()...)
 		if ctx.Err() == nil {
-			seen := notes.seen(time.Now())
+			seen := notes.byPort(time.Now())
 			p.notes.Store(&seen)
 		}
 		return a, ctx.Err() // a caller with more time may get an answer

@@ -45,7 +45,7 @@ func (s *Settings) contradictions(
 	learned, at := map[uint32][]net.HardwareAddr{}, map[flow.MAC]uint32{}
 	for _, p := range sw.Ports {
 		byPorts := func(ip netip.Addr) bool { _, set := s.Ports[ip]; return set } // --ports gives its MAC
-		if straight(&p) && len(p.IPs) > 0 && !slices.ContainsFunc(p.IPs, byPorts) {
+		if isDirect(&p) && len(p.IPs) > 0 && !slices.ContainsFunc(p.IPs, byPorts) {
 			learned[p.OFPort] = nil
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Settings) contradictions(
 	}
 
 	bridge, _ := network.Link(s.Bridge)
-	const said = "its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, "
+	const macInDatabase = "its MAC in the database (external_ids:attached-mac, else mac_in_use) is %s, "
 	for _, p := range sw.Ports {
 		if _, pod := learned[p.OFPort]; !pod {
 			continue
@@ -75,11 +75,11 @@ func (s *Settings) contradictions(
 		list := learned[p.OFPort]
 		switch other, elsewhere := sw.PortByNumber(at[toMAC(p.MAC)]); {
 		case len(list) == 1 && !slices.Equal(list[0], p.MAC):
-			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned %s there: "+
+			notes.add(p.Name, fmt.Sprintf(macInDatabase+"but the bridge has learned %s there: "+
 				"packets of Services to %v may get lost; correct attached-mac",
 				p.MAC, list[0], p.IPs))
 		case len(list) == 0 && elsewhere:
-			notes.add(p.Name, fmt.Sprintf(said+"but the bridge has learned that at port %s: "+
+			notes.add(p.Name, fmt.Sprintf(macInDatabase+"but the bridge has learned that at port %s: "+
 				"packets of Services to %v may get lost; correct attached-mac or ip_addresses",
 				p.MAC, other.Name, p.IPs))
 		}

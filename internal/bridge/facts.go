@@ -144,7 +144,7 @@ func (s *Settings) switchFacts(
 		if p.OFPort != 0 && inVLAN(&p) {
 			cfg.VLANPorts = append(cfg.VLANPorts, p.OFPort)
 		}
-		if !straight(&p) {
+		if !isDirect(&p) {
 			continue
 		}
 		for _, ip := range p.IPs {
@@ -193,9 +193,9 @@ func podOf(sw *ovsdb.Switch, mac flow.MAC) string {
 	return ""
 }
 
-// straight reports whether packets can be delivered straight to a port: it is there, and not behind VLAN
+// isDirect reports whether packets can be delivered straight to a port: it is there, and not behind VLAN
 // tagging that this would bypass.
-func straight(p *ovsdb.Port) bool {
+func isDirect(p *ovsdb.Port) bool {
 	return p.OFPort != 0 && len(p.MAC) == 6 && !inVLAN(p)
 }
 

@@ -29,8 +29,8 @@ type Foreign struct {
 	meets map[*flow.Flow]bool
 }
 
-// matters reports whether a foreign flow can keep Service packets, or their answers, from arriving.
-func (s *Settings) matters(f *flow.Flow) bool {
+// mayInterfere reports whether a foreign flow can keep Service packets, or their answers, from arriving.
+func (s *Settings) mayInterfere(f *flow.Flow) bool {
 	return !s.Layout.Shared(f.Table) || s.Layout.Precedes(f)
 }
 

@@ -22,7 +22,7 @@ func TestSurplusIsSetAside(t *testing.T) {
 			d.DelFlows = append(d.DelFlows, &flow.Flow{Key: flow.Key{Priority: uint16(i), Table: uint8(i >> 15)}})
 		}
 		g := &programmer{surplus: map[flow.Key]*flow.Flow{}}
-		if g.setAside(d); len(d.DelFlows) != n-aside || len(g.surplus) != aside {
+		if g.deferDeletions(d); len(d.DelFlows) != n-aside || len(g.surplus) != aside {
 			t.Errorf("of %d, %d are deleted and %d set aside; want %d", n, len(d.DelFlows), len(g.surplus), aside)
 		}
 	}

@@ -41,14 +41,14 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 		return nil
 	}
 
-	given := !cfg.GatewayMAC.IsZero()
-	cfg.NoRouter = !given && !k.network.DefaultRouteOn(sw.Bridge)
+	configured := !cfg.GatewayMAC.IsZero()
+	cfg.NoRouter = !configured && !k.network.DefaultRouteOn(sw.Bridge)
 
 	var list []pipeline.Route
 	seen := map[netip.Prefix]bool{} // the first route to a prefix counts
 	for _, r := range k.network.Routes {
 		isDefault := r.Dst.Bits() == 0
-		if r.Link != link.Index || r.Protocol == routeProtocol || isDefault && given || seen[r.Dst] {
+		if r.Link != link.Index || r.Protocol == routeProtocol || isDefault && configured || seen[r.Dst] {
 			continue
 		}
 		if !r.Via.IsValid() {
@@ -78,7 +78,7 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	}
 
 	list = append(list, k.stations(cfg, sw, link.Index)...)
-	if n := k.elsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
+	if n := k.countElsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints "+
 			"by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac",
@@ -86,7 +86,7 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	}
 
 	if more := len(list) - maxRoutes; more > 0 {
-		list, more = k.needed(list)
+		list, more = k.neededRoutes(list)
 		if more > 0 {
 			warnings = append(warnings, fmt.Sprintf("the kernel has %d more routes and neighbours on "+
 				"bridge %s than nkp copies for clients (%d): "+
@@ -103,7 +103,7 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 			"packets of Services that the bridge sends out of the node follow the main table alone")
 	}
 
-	cfg.Routes = distinct(list, cfg.GatewayMAC)
+	cfg.Routes = distinctRoutes(list, cfg.GatewayMAC)
 	return warnings
 }
 
@@ -174,9 +174,9 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 	return list
 }
 
-// elsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on the
-// bridge and the node itself, to which the bridge delivers.
-func (k *kernel) elsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n int) {
+// countElsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on
+// the bridge and the node itself, to which the bridge delivers.
+func (k *kernel) countElsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n int) {
 	var routes node.Longest[int] // the link
 	for _, r := range slices.Backward(k.network.Routes) {
 		if r.Protocol != routeProtocol {
@@ -185,9 +185,9 @@ func (k *kernel) elsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n 
 	}
 	k.eachEndpoint(func(ip netip.Addr) {
 		at, ok := routes.At(ip)
-		_, here := sw.PortByIP(ip)
+		_, isPod := sw.PortByIP(ip)
 		byOther := ok && at != link && at != 0
-		if byOther && !here && !slices.Contains(cfg.LocalIPs, ip) {
+		if byOther && !isPod && !slices.Contains(cfg.LocalIPs, ip) {
 			n++
 		}
 	})
@@ -219,9 +219,9 @@ func (k *kernel) external(c *pipeline.Compiler, cfg *pipeline.Config) (list []ne
 	return slices.Compact(list)
 }
 
-// needed returns the routes that endpoints resolve to, and as many others as the limit leaves room for; more
-// is how many it left out.
-func (k *kernel) needed(list []pipeline.Route) (some []pipeline.Route, more int) {
+// neededRoutes returns the routes that endpoints resolve to, and as many others as the limit leaves room for;
+// more is how many it left out.
+func (k *kernel) neededRoutes(list []pipeline.Route) (some []pipeline.Route, more int) {
 	used := make([]bool, len(list))
 	slices.SortStableFunc(list, func(a, b pipeline.Route) int {
 		return cmp.Compare(b.Dst.Bits(), a.Dst.Bits())
@@ -258,10 +258,10 @@ func (k *kernel) eachEndpoint(f func(netip.Addr)) {
 	}
 }
 
-// distinct returns the routes, shorter prefixes first, without those whose next hop is the one that a shorter
-// prefix gives. A prefix on the link without a MAC gets its family's router, which sends on to stations that
-// the kernel does not know: that of a station that it knows has a MAC.
-func distinct(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
+// distinctRoutes returns the routes, shorter prefixes first, without those whose next hop is the one that a
+// shorter prefix gives. A prefix on the link without a MAC gets its family's router, which sends on to
+// stations that the kernel does not know: that of a station that it knows has a MAC.
+func distinctRoutes(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Route) {
 	router := map[bool]flow.MAC{true: gateway, false: gateway}
 	for _, r := range list {
 		if r.Dst.Bits() == 0 && !r.MAC.IsZero() {

@@ -90,7 +90,7 @@ func TestNeededRoutes(t *testing.T) {
 		list = append(list, pipeline.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24)})
 	}
 	longest := pipeline.Route{Dst: netip.MustParsePrefix("10.2.0.1/32")}
-	some, more := (&kernel{}).needed(append(list, longest))
+	some, more := (&kernel{}).neededRoutes(append(list, longest))
 	if more != 1 || len(some) != maxRoutes || some[0].Dst != longest.Dst {
 		t.Errorf("%d left out; the first of %d is %v", more, len(some), some[0].Dst)
 	}

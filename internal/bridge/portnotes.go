@@ -28,8 +28,8 @@ func (n *portNotes) add(port, text string) {
 	n.lines = append(n.lines, "port "+port+": "+text)
 }
 
-// seen returns the notes by port, each with the time at which they were made.
-func (n *portNotes) seen(at time.Time) map[string][]string {
+// byPort returns the notes by port, each with the time at which they were made.
+func (n *portNotes) byPort(at time.Time) map[string][]string {
 	out := make(map[string][]string, len(n.of))
 	for port, texts := range n.of {
 		for _, text := range texts {
@@ -78,6 +78,7 @@ func (n *portNotes) byConfig(ctx context.Context, conn *ofctrl.Conn) {
 	if err != nil {
 		return
 	}
+
 	for _, p := range ports {
 		for _, c := range []struct {
 			set        bool

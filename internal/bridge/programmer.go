@@ -258,7 +258,7 @@ func (g *programmer) commit(ctx context.Context, d *flow.Delta) bool {
 	case errors.As(err, &tx) && len(tx.Rejected) > 0:
 		g.stats.Failed(err)
 		g.measured(d, res, len(tx.Rejected)+tx.More, false)
-		g.noteRefused(tx.Rejected)
+		g.backOff(tx.Rejected)
 		return false
 	default:
 		if ctx.Err() == nil {

@@ -53,12 +53,12 @@ func (g *programmer) readBack(ctx context.Context) {
 				"setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 				"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
 		} else {
-			g.repairing(d)
+			g.recordRepair(d)
 		}
 	}
 
 	g.pending.DelLearned, g.pending.FlushCT = forget.DelLearned, forget.FlushCT
-	g.setAside(g.pending)
+	g.deferDeletions(g.pending)
 
 	g.fullSync = true
 	g.sync(ctx)
@@ -83,13 +83,13 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 	return found, err
 }
 
-// repairing records that the switch does not hold what nkp installed there, and reports whose flows and
+// recordRepair records that the switch does not hold what nkp installed there, and reports whose flows and
 // groups d restores.
-func (g *programmer) repairing(d *flow.Delta) {
+func (g *programmer) recordRepair(d *flow.Delta) {
 	seen := map[k8s.PortName]bool{}
 	var names []string
 	scratch := &flow.Delta{}
-	g.deal(d, func(n k8s.PortName) *flow.Delta {
+	g.splitByOwner(d, func(n k8s.PortName) *flow.Delta {
 		if !seen[n] {
 			seen[n] = true
 			names = append(names, ownerText(n))

@@ -12,9 +12,9 @@ import (
 // A refused object delays only its own Service port (docs/decisions/0005-refusal-isolates-a-service.md). The
 // cookie of a flow and the id of a group name its owner.
 
-// noteRefused puts the owners of refused objects in backoff. The transaction with these objects was not
+// backOff puts the owners of refused objects in backoff. The transaction with these objects was not
 // installed.
-func (g *programmer) noteRefused(rejected []ofctrl.Rejection) {
+func (g *programmer) backOff(rejected []ofctrl.Rejection) {
 	now := time.Now()
 	seen := map[k8s.PortName]bool{}
 	for _, r := range rejected {
@@ -64,7 +64,7 @@ func (g *programmer) ready(now time.Time) (d, rest *flow.Delta) {
 	// During backoff the installed flows of a Service port still make connections, so that rest deletes their
 	// entries once more.
 	d, rest = withoutOwner(g.pending), &flow.Delta{FlushCT: g.pending.FlushCT}
-	g.deal(g.pending, func(n k8s.PortName) *flow.Delta {
+	g.splitByOwner(g.pending, func(n k8s.PortName) *flow.Delta {
 		if g.refused.Waits(n, now) {
 			return rest
 		}
@@ -84,8 +84,8 @@ func withoutOwner(d *flow.Delta) *flow.Delta {
 	}
 }
 
-// deal adds every flow and group of a Delta to the Delta that to returns for its owner.
-func (g *programmer) deal(d *flow.Delta, to func(k8s.PortName) *flow.Delta) {
+// splitByOwner adds every flow and group of a Delta to the Delta that to returns for its owner.
+func (g *programmer) splitByOwner(d *flow.Delta, to func(k8s.PortName) *flow.Delta) {
 	for _, group := range d.SetGroups {
 		t := to(g.ownerOf(group))
 		t.SetGroups = append(t.SetGroups, group)
@@ -110,7 +110,7 @@ func (g *programmer) byOwner(d *flow.Delta) []*flow.Delta {
 	shared := withoutOwner(d)
 	parts := []*flow.Delta{shared}
 	of := map[k8s.PortName]*flow.Delta{{}: shared}
-	g.deal(d, func(n k8s.PortName) *flow.Delta {
+	g.splitByOwner(d, func(n k8s.PortName) *flow.Delta {
 		if of[n] == nil {
 			of[n] = &flow.Delta{}
 			parts = append(parts, of[n])

@@ -52,7 +52,7 @@ func TestRefusedMeter(t *testing.T) {
 		id   uint32
 		left int
 	}{{0x6e6b000b, 2}, {set.Layout.MeterID, 0}, {0x6e6b000b, 0}} {
-		a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: step.id}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
+		a.backOff([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: step.id}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
 		if metered() != step.left || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
 			t.Errorf("meter %#x refused: %d meters and flows, want %d, %d waiting, warnings %q", step.id, metered(), step.left, a.refused.Len(), p.node.warnings)
 		}
@@ -65,7 +65,7 @@ func TestRefusedMeter(t *testing.T) {
 	if a.connected(t.Context(), conn); metered() != 4 {
 		t.Errorf("after another connection there are %d meters and flows, want them again", metered())
 	}
-	a.noteRefused([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
+	a.backOff([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
 	if !a.refused.Has(k8s.PortName{}) {
 		t.Error("a refused flow of the fixed part does not wait")
 	}

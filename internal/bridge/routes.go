@@ -141,10 +141,10 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 			h.warn("the node's %s addresses are not on bridge %s: "+
 				"its own %[1]s traffic for Services does not get there", f, h.set.Bridge)
 		}
-		here := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool {
+		onBridge := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool {
 			return cfg.Elsewhere(k8s.FamilyOf(ip))
 		})
-		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, here))
+		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, onBridge))
 	}
 
 	for _, w := range h.warnings {

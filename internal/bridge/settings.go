@@ -182,7 +182,7 @@ func (s *Settings) Filter() ofctrl.Filter {
 		Tables:   s.Layout.Tables(),
 		Volatile: s.Layout.VolatileCookies(),
 		IsMeter:  s.Layout.IsMeter,
-		Keep:     s.matters,
+		Keep:     s.mayInterfere,
 	}
 	f.Cookie, f.CookieMask = s.Layout.StaticCookies()
 	f.GroupLo, f.GroupHi = s.Layout.Groups()

@@ -140,7 +140,7 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	todo.add(second.all, second.filters)
 
 	u.kernel = false
-	rest, err := u.once(ctx, conn, c, todo)
+	rest, err := u.attempt(ctx, conn, c, todo)
 	took := time.Since(begun)
 	pause := forgetRest * took
 	if u.kernel {
@@ -167,16 +167,16 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	}
 }
 
-// once makes one attempt to delete the entries in todo. It returns the filters it had no time for.
-func (u *staleUDP) once(
+// attempt makes one attempt to delete the entries in todo. It returns the filters it had no time for.
+func (u *staleUDP) attempt(
 	ctx context.Context,
 	conn *ofctrl.Conn,
 	c *pipeline.Compiler,
 	todo backlog,
 ) ([]flow.CTFilter, error) {
 	if todo.all || u.noFlush || !u.cheap(c, todo.filters) {
-		err := u.listed(ctx, conn, c)
-		u.note(err)
+		err := u.deleteListed(ctx, conn, c)
+		u.recordProblem(err)
 		switch {
 		case err == nil:
 			return nil, nil
@@ -220,8 +220,8 @@ func (u *staleUDP) cheap(c *pipeline.Compiler, filters []flow.CTFilter) bool {
 	return true
 }
 
-// listed lists the zone and deletes what is stale.
-func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
+// deleteListed lists the zone and deletes what is stale.
+func (u *staleUDP) deleteListed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
 	defer cancel()
 	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
@@ -261,7 +261,7 @@ func (u *staleUDP) listed(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Co
 		}
 	}
 	if !u.kernel {
-		err = u.bySwitch(ctx, conn, zone, stale, forgotten)
+		err = u.deleteBySwitch(ctx, conn, zone, stale, forgotten)
 		for _, f := range dataplane.Families {
 			u.hooks.Forgot(f, forgotten[f], time.Since(begun))
 		}
@@ -294,8 +294,8 @@ func (u *staleUDP) each(ctx context.Context, zone uint16, do func(*dpctl.Connect
 	return t.Each(ctx, zone, do)
 }
 
-// bySwitch has the switch list a zone, deletes the stale connections, and counts them.
-func (u *staleUDP) bySwitch(
+// deleteBySwitch has the switch list a zone, deletes the stale connections, and counts them.
+func (u *staleUDP) deleteBySwitch(
 	ctx context.Context,
 	conn *ofctrl.Conn,
 	zone uint16,
@@ -361,8 +361,8 @@ func (u *staleUDP) deleteEntries(
 	return conn.Flush(ctx, filters)
 }
 
-// note records why a listing failed, for status, and logs it when it is new.
-func (u *staleUDP) note(err error) {
+// recordProblem records why a listing failed, for status, and logs it when it is new.
+func (u *staleUDP) recordProblem(err error) {
 	was := u.problem
 	u.problem = ""
 	switch {

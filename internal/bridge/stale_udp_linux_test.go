@@ -102,7 +102,7 @@ func TestListingLimits(t *testing.T) {
 		most int64
 		list func() error
 	}{
-		"to delete stale ones": {1_000_000, func() error { return p.stale.bySwitch(t.Context(), nil, 1001, none, nil) }},
+		"to delete stale ones": {1_000_000, func() error { return p.stale.deleteBySwitch(t.Context(), nil, 1001, none, nil) }},
 		"to show them":         {100_000, func() error { return p.Connections(t.Context(), func(*dpctl.Connection) error { return nil }) }},
 	} {
 		for _, n := range []int64{tc.most, tc.most + 1} {

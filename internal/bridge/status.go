@@ -139,7 +139,7 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 		s, err = p.busyStatus(), ctx.Err()
 	}
 	if why := <-answer; why != nil && conn != nil && time.Since(conn.Heard()) >= freshness {
-		s = silent(s, why)
+		s = withoutAnswer(s, why)
 	}
 	if d, a := s.Detail.(*Status), <-question; d.Bridge.Exists {
 		d.Conntrack, d.Megaflows = &a.usage, &a.megaflows
@@ -241,7 +241,7 @@ func (p *Plane) status() dataplane.Status {
 		warnings = append(warnings, p.prog.compiler.Missing()...)
 	}
 
-	s.Bridge.Lacks = p.lacks()
+	s.Bridge.Lacks = p.missingFeatures()
 	if p.stale.problem != "" {
 		warnings = append(warnings, p.stale.problem)
 	}
@@ -289,9 +289,9 @@ func (p *Plane) notInStep() string {
 	return ""
 }
 
-// lacks names the features found missing since the last connection, and those that the switch's release does
-// not have.
-func (p *Plane) lacks() []string {
+// missingFeatures names the features found missing since the last connection, and those that the switch's
+// release does not have.
+func (p *Plane) missingFeatures() []string {
 	list := []string{}
 	if sw := p.db.Switch(); sw.Exists {
 		if _, without := p.set.guards(&sw); without != "" {

@@ -86,9 +86,9 @@ func (g *programmer) unreadWarnings() (out []string) {
 // a second behind them.
 const maxSurplus = 20_000
 
-// setAside leaves what d deletes beyond maxSurplus for later: the loop deletes it in portions, between other
-// work.
-func (g *programmer) setAside(d *flow.Delta) {
+// deferDeletions leaves what d deletes beyond maxSurplus for later: the loop deletes it in portions, between
+// other work.
+func (g *programmer) deferDeletions(d *flow.Delta) {
 	clear(g.surplus)
 	if len(d.DelFlows) <= maxSurplus {
 		return

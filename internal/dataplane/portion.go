@@ -76,12 +76,12 @@ func (p *portions) split(
 	for _, n := range large {
 		later[n] = true
 	}
-	return p.take(ports, p.together(ports, later))
+	return p.take(ports, p.withoutLater(ports, later))
 }
 
-// together returns the ports but those that may come later: those that give no address to one of the returned
-// ones, and get none of one.
-func (p *portions) together(
+// withoutLater returns the ports but those that may come later: those that give no address to one of the
+// returned ones, and get none of one.
+func (p *portions) withoutLater(
 	ports map[k8s.PortName]*k8s.ServicePort,
 	later map[k8s.PortName]bool,
 ) (names []k8s.PortName) {

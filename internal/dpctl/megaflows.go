@@ -46,17 +46,17 @@ func (m *Megaflows) Warnings() []string {
 
 // Megaflows returns how full the datapath's cache of flows is. It costs ovs-vswitchd less than a millisecond.
 func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
-	here, found := t.Datapath == "", false
+	inDatapath, found := t.Datapath == "", false
 
 	err = t.lines(ctx, "upcall/show", nil, func(line []byte) error {
 		text := string(line)
 		if name, heading := strings.CutSuffix(text, ":"); heading && !strings.HasPrefix(text, " ") {
-			here = t.Datapath == "" || name == t.Datapath
+			inDatapath = t.Datapath == "" || name == t.Datapath
 			return nil
 		}
 
 		var avg, most int
-		if _, rest, ok := strings.Cut(text, "flows         : "); here && !found && ok {
+		if _, rest, ok := strings.Cut(text, "flows         : "); inDatapath && !found && ok {
 			_, err := fmt.Sscanf(rest, "(current %d) (avg %d) (max %d) (limit %d)",
 				&m.Entries, &avg, &most, &m.Limit)
 			found = err == nil

@@ -17,7 +17,7 @@ func TestListsAreBounded(t *testing.T) {
 		"connections": func(l *trace.Live, n int) {
 			from, to := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("40.0.0.1:80")
 			c := dpctl.Connection{Protocol: "TCP", Client: from, Frontend: to, Endpoint: netip.MustParseAddrPort("10.0.1.1:80")}
-			noteConnections(l, trace.Question{From: from, To: to, Protocol: "TCP"}, &trace.Result{}, slices.Repeat([]dpctl.Connection{c}, n))
+			addConnections(l, trace.Question{From: from, To: to, Protocol: "TCP"}, &trace.Result{}, slices.Repeat([]dpctl.Connection{c}, n))
 		},
 		"differences of nkp's table": func(l *trace.Live, n int) {
 			s := Tables{Diff: func() ([]string, error) { return slices.Repeat([]string{"+ an element"}, n), nil }}
@@ -27,7 +27,7 @@ func TestListsAreBounded(t *testing.T) {
 		},
 		"flows of other owners": func(l *trace.Live, n int) {
 			v := view{Switch: &Switch{}, Live: l}
-			v.others(&Differences{Foreign: slices.Repeat([]*flow.Flow{{Key: flow.Key{Table: 200}}}, n)}, &concern{ports: map[uint32]bool{0: true}})
+			v.reportOtherForeign(&Differences{Foreign: slices.Repeat([]*flow.Flow{{Key: flow.Key{Table: 200}}}, n)}, &concern{ports: map[uint32]bool{0: true}})
 		},
 	} {
 		bound.Check(t, what, 5, func(n int) []string {

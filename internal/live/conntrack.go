@@ -12,16 +12,16 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
-// about reports whether a connection matches the question. If the question leaves the client's port open, any
-// port matches.
-func about(c *dpctl.Connection, q trace.Question) bool {
+// matchesQuestion reports whether a connection matches the question. If the question leaves the client's port
+// open, any port matches.
+func matchesQuestion(c *dpctl.Connection, q trace.Question) bool {
 	return c.Protocol == q.Protocol && c.Frontend == q.To && c.Client.Addr() == q.From.Addr() &&
 		(q.From.Port() == 0 || c.Client.Port() == q.From.Port())
 }
 
-// those returns the connections listed by each that the question is about, and what the result's endpoints
-// did with all clients'.
-func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) (
+// matchingConnections returns the connections listed by each that the question is about, and what the
+// result's endpoints did with all clients'.
+func matchingConnections(each func(func(*dpctl.Connection) error) error, q trace.Question, r *trace.Result) (
 	list []dpctl.Connection, outcomes map[netip.AddrPort]*dpctl.Outcomes, err error) {
 	outcomes = map[netip.AddrPort]*dpctl.Outcomes{}
 	for _, text := range r.Endpoints {
@@ -32,7 +32,7 @@ func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *
 		if o := outcomes[c.Endpoint]; o != nil {
 			o.Add(c)
 		}
-		if about(c, q) {
+		if matchesQuestion(c, q) {
 			list = append(list, *c)
 		}
 		return nil
@@ -40,9 +40,9 @@ func those(each func(func(*dpctl.Connection) error) error, q trace.Question, r *
 	return list, outcomes, err
 }
 
-// noteMasquerade sets Seen to the address that the endpoints see. A translated connection has a second entry,
+// setSeen sets Seen to the address that the endpoints see. A translated connection has a second entry,
 // with the same client, in a zone of its own.
-func noteMasquerade(list, masqueraded []dpctl.Connection) {
+func setSeen(list, masqueraded []dpctl.Connection) {
 	for i := range list {
 		for j := range masqueraded {
 			c, m := &list[i], &masqueraded[j]
@@ -84,9 +84,9 @@ func failingFirst(list []dpctl.Connection) {
 	})
 }
 
-// noteOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any
+// addOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any
 // client.
-func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
+func addOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
 	for _, text := range r.Endpoints {
 		at, _ := netip.ParseAddrPort(text)
 		if o := outcomes[at]; o != nil && o.Problem(time.Now()) != "" {
@@ -98,22 +98,22 @@ func noteOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*d
 	}
 }
 
-// noteConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an
+// addConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an
 // endpoint answered none of the client's.
-func noteConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
+func addConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
 	failingFirst(list)
 
 	n := 0
 	answered := map[netip.AddrPort]bool{}
 	for i := range list {
-		if c := &list[i]; about(c, q) && outcomeOf(c) == trace.Answered {
+		if c := &list[i]; matchesQuestion(c, q) && outcomeOf(c) == trace.Answered {
 			answered[c.Endpoint] = true
 		}
 	}
 
 	for i := range list {
 		c := &list[i]
-		if !about(c, q) {
+		if !matchesQuestion(c, q) {
 			continue
 		}
 		if n++; n > maxConnections {

@@ -20,11 +20,11 @@ func TestNoteConnections(t *testing.T) {
 		c.Client, c.State = netip.AddrPortFrom(c.Client.Addr(), uint16(1+i)), state
 		list = append(list, c)
 	}
-	noteMasquerade(list, []dpctl.Connection{{Protocol: "TCP", Client: at("10.0.0.1:1"), Frontend: at("10.0.1.1:80"), Seen: netip.MustParseAddr("172.16.0.2")}})
+	setSeen(list, []dpctl.Connection{{Protocol: "TCP", Client: at("10.0.0.1:1"), Frontend: at("10.0.1.1:80"), Seen: netip.MustParseAddr("172.16.0.2")}})
 	r := &trace.Result{Verdict: trace.Deliver, Endpoints: []string{"10.0.1.1:80"}}
 	says := func(from string) string {
 		l := trace.NewLive()
-		noteConnections(l, trace.Question{From: at(from), To: at("40.0.0.1:80"), Protocol: "TCP"}, r, list)
+		addConnections(l, trace.Question{From: at(from), To: at("40.0.0.1:80"), Protocol: "TCP"}, r, list)
 		return strings.Join(l.Steps, "\n")
 	}
 	for from, want := range map[string]string{

@@ -98,9 +98,9 @@ func (v *view) judge(ctx context.Context, q trace.Question) error {
 		v.Differ("the switch says %s, the model %s", v.Verdict, v.r.Verdict)
 	}
 
-	v.tails(ctx)
-	v.strangers()
-	v.whatDiffers(ctx, q)
+	v.addEndpointPaths(ctx)
+	v.reportMatchedForeign()
+	v.reportDifferences(ctx, q)
 
 	if v.doubt && v.Verdict == trace.Deliver {
 		v.Verdict = trace.Uncertain
@@ -175,13 +175,13 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 		return trace.Uncertain, "the switch has learned that the packet's Ethernet address is where it " +
 			"comes from"
 	case !ours:
-		return trace.Drop, v.stranger(last)
+		return trace.Drop, v.foreignFlowText(last)
 	}
 	return trace.Drop, "by nkp's flow " + last.String()
 }
 
-// stranger describes a foreign flow, and what to do about it.
-func (s *Switch) stranger(h *hit) string {
+// foreignFlowText describes a foreign flow, and what to do about it.
+func (s *Switch) foreignFlowText(h *hit) string {
 	if h.priority > math.MaxUint16 {
 		return fmt.Sprintf("by a flow of ovs-vswitchd's own, which OpenFlow can neither list nor delete: %s",
 			h)
@@ -192,12 +192,12 @@ func (s *Switch) stranger(h *hit) string {
 		"ovs-ofctl -O OpenFlow15 --strict del-flows %s '%s'", h, s.Bridge, h.cookie, s.Bridge, h.key())
 }
 
-// maxWays bounds how many paths are described one by one.
-const maxWays = 5
+// maxPaths bounds how many paths are described one by one.
+const maxPaths = 5
 
-// tails adds a step for each path after the choice of an endpoint, and a difference where the packet is
-// dropped or may not arrive. Endpoints whose paths are equal share a step.
-func (v *view) tails(ctx context.Context) {
+// addEndpointPaths adds a step for each path after the choice of an endpoint, and a difference where the
+// packet is dropped or may not arrive. Endpoints whose paths are equal share a step.
+func (v *view) addEndpointPaths(ctx context.Context) {
 	type tail struct {
 		text, why string
 		verdict   trace.Verdict
@@ -233,7 +233,7 @@ func (v *view) tails(ctx context.Context) {
 	}
 
 	for i, t := range order {
-		if i == maxWays {
+		if i == maxPaths {
 			v.Step("and %d more paths", len(order)-i)
 			break
 		}
@@ -257,9 +257,9 @@ func (v *view) tails(ctx context.Context) {
 	}
 }
 
-// strangers reports the foreign flows that the packet matched in nkp's tables, except those that dropped it,
-// which tails reports.
-func (v *view) strangers() {
+// reportMatchedForeign reports the foreign flows that the packet matched in nkp's tables, except those that
+// dropped it, which addEndpointPaths reports.
+func (v *view) reportMatchedForeign() {
 	var told []string
 	for _, w := range v.walks {
 		_, why := v.outcome(w)
@@ -270,7 +270,7 @@ func (v *view) strangers() {
 			if ours || h.none || h.passed || !inTables {
 				continue
 			}
-			text := v.stranger(h)
+			text := v.foreignFlowText(h)
 			if slices.Contains(told, text) || why == text {
 				continue
 			}
@@ -365,9 +365,9 @@ func (v *view) judgeChosen(w *walk, q trace.Question) {
 // maxDiffering bounds how many flows and groups are named.
 const maxDiffering = 5
 
-// whatDiffers reports the flows and groups that packets of the connection or their answers can match, and
-// that are missing on the switch, differ or are unwanted.
-func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
+// reportDifferences reports the flows and groups that packets of the connection or their answers can match,
+// and that are missing on the switch, differ or are unwanted.
+func (v *view) reportDifferences(ctx context.Context, q trace.Question) {
 	d := v.differences
 	concerned := v.concern(ctx, q)
 
@@ -408,7 +408,7 @@ func (v *view) whatDiffers(ctx context.Context, q trace.Question) {
 		v.Differ("%s", d.FailOpen)
 	}
 
-	v.others(d, concerned)
+	v.reportOtherForeign(d, concerned)
 }
 
 // owner returns, in words, the Service port that a flow or group of nkp's belongs to.
@@ -432,8 +432,9 @@ func (v *view) passesBy(f *flow.Flow, c *concern) bool {
 	return v.Config.Layout.Shared(f.Table) && (!pipeline.Enters(&f.Match) || pods && !end)
 }
 
-// others reports foreign flows that the packet did not match, but other packets of its connection may.
-func (v *view) others(d *Differences, c *concern) {
+// reportOtherForeign reports foreign flows that the packet did not match, but other packets of its connection
+// may.
+func (v *view) reportOtherForeign(d *Differences, c *concern) {
 	n := 0
 	for _, f := range d.Foreign {
 		met := func(w *walk) bool { return w.met(f) }

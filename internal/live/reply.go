@@ -30,7 +30,7 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 		if !w.endpoint.IsValid() || len(w.ports()) == 0 || slices.Contains(done, w.endpoint) {
 			continue
 		}
-		if done = append(done, w.endpoint); len(done) > maxWays {
+		if done = append(done, w.endpoint); len(done) > maxPaths {
 			continue
 		}
 		arrives, err := v.replyFrom(ctx, l, q, w)
@@ -42,11 +42,11 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 		}
 	}
 
-	if len(done) > maxWays {
-		l.Step("and the answers of %d more endpoints", len(done)-maxWays)
+	if len(done) > maxPaths {
+		l.Step("and the answers of %d more endpoints", len(done)-maxPaths)
 	}
 
-	switch tried := min(len(done), maxWays); {
+	switch tried := min(len(done), maxPaths); {
 	case tried == 0 && v.r.Verdict == trace.Deliver:
 		l.Verdict = trace.Drop
 		l.Differ("there is no answer, because the packet reaches no endpoint")
@@ -63,7 +63,7 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 			"see what does not agree on the packet's way")
 	}
 
-	noteReplies(l, q, list)
+	addReplySteps(l, q, list)
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (v *view) replyFrom(
 			if _, ours := v.Config.Layout.PortOfCookie(last.cookie); ours || last.none {
 				why = "at " + last.String()
 			} else {
-				why = v.stranger(last)
+				why = v.foreignFlowText(last)
 			}
 		}
 		l.Differ("the answer of %s is lost: %s", one.From, why)
@@ -169,13 +169,13 @@ func (v *view) nodeIP(client netip.Addr) (netip.Addr, bool) {
 	return v.Config.NodeIPs[i], true
 }
 
-// noteReplies adds a step for each existing connection: what conntrack does to its answers.
-func noteReplies(l *trace.Live, q trace.Question, list []dpctl.Connection) {
+// addReplySteps adds a step for each existing connection: what conntrack does to its answers.
+func addReplySteps(l *trace.Live, q trace.Question, list []dpctl.Connection) {
 	failingFirst(list)
 	n := 0
 	for i := range list {
 		c := &list[i]
-		if !about(c, q) || c.Endpoint == c.Frontend {
+		if !matchesQuestion(c, q) || c.Endpoint == c.Frontend {
 			continue
 		}
 		if n++; n <= maxConnections {

@@ -46,7 +46,7 @@ func Routes(
 		return
 	}
 
-	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxWays)] {
+	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxPaths)] {
 		at, _ := netip.ParseAddrPort(text)
 		device, err := routeOf(netip.Addr{}, at.Addr())
 		if err != nil {

@@ -77,13 +77,13 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	if verdict == trace.Deliver {
 		w.judge(l, r, ways)
 	}
-	noteKernel("iptables", s.Connections, q, r)
+	addKernelConnections("iptables", s.Connections, q, r)
 	return nil
 }
 
-// noteKernel adds what connection tracking has of existing connections, and does to answers. each calls its
-// argument for each connection; nil: it cannot be asked.
-func noteKernel(
+// addKernelConnections adds what connection tracking has of existing connections, and does to answers. each
+// calls its argument for each connection; nil: it cannot be asked.
+func addKernelConnections(
 	plane string,
 	each func(func(*dpctl.Connection) error) error,
 	q trace.Question,
@@ -98,15 +98,15 @@ func noteKernel(
 	if each == nil {
 		return
 	}
-	list, outcomes, err := those(each, q, r)
+	list, outcomes, err := matchingConnections(each, q, r)
 	if err != nil && !errors.Is(err, conntrack.ErrInterrupted) { // nearly all of them were seen
 		r.Live.Step("existing connections cannot be looked up: %v", err)
 		return
 	}
-	noteOutcomes(r.Live, r, outcomes)
-	noteConnections(r.Live, q, r, list)
+	addOutcomes(r.Live, r, outcomes)
+	addConnections(r.Live, q, r, list)
 	if r.Reply != nil {
-		noteReplies(r.Reply.Live, q, list)
+		addReplySteps(r.Reply.Live, q, list)
 	}
 }
 
@@ -241,12 +241,14 @@ func (w *walker) jump(
 		w.step("%s %s: %s", table, chain, r.text)
 		return []outcome{{target: r.target}}, nil, nil
 	}
+
 	if _, ok := w.Tables[table][r.target]; !ok {
 		return nil, []bool{marked}, nil // a target that decides nothing: LOG, CT, …
 	}
 	if !strings.HasPrefix(r.target, "KUBE-SEP-") && r.target != "KUBE-MARK-MASQ" {
 		w.step("%s %s: %s", table, chain, r.text)
 	}
+
 	dispatches := table == "nat" && (chain == "KUBE-SERVICES" || chain == "KUBE-NODEPORTS")
 	if w.service == "" && dispatches && r.target != "KUBE-NODEPORTS" {
 		w.service, _, _ = strings.Cut(r.comment, " ")

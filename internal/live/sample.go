@@ -16,7 +16,7 @@ func sampled(each func(func(*dpctl.Connection) error) error, q trace.Question) (
 	more := 0
 	err := each(func(c *dpctl.Connection) error {
 		switch {
-		case !about(c, q):
+		case !matchesQuestion(c, q):
 		case len(s.Connections) == trace.MaxSampled:
 			more++
 		default:

@@ -71,7 +71,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
 
 	d, err := s.Diff(ctx)
-	if s.endless(ctx, l, d, err) {
+	if s.mayLoop(ctx, l, d, err) {
 		s.usage(ctx, l, r)
 		s.connections(ctx, l, q, r)
 		return nil
@@ -101,11 +101,11 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	return nil
 }
 
-// endless reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets
+// mayLoop reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets
 // that come back from conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that
 // leads back makes it run without end, in ovs-vswitchd's main thread, until memory is exhausted. Groups of
 // others are not looked at.
-func (s *Switch) endless(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
+func (s *Switch) mayLoop(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
 	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end " +
 		"(ofproto/trace), and hang"
 
@@ -229,7 +229,7 @@ func (s *Switch) connections(
 		return func(do func(*dpctl.Connection) error) error { return each(ctx, zone, do) }
 	}
 
-	list, outcomes, err := those(zone(s.Config.Layout.ZoneDNAT), q, r)
+	list, outcomes, err := matchingConnections(zone(s.Config.Layout.ZoneDNAT), q, r)
 	if err == nil && len(list) > 0 {
 		var masqueraded []dpctl.Connection
 		err = zone(s.Config.Layout.ZoneSNAT)(func(c *dpctl.Connection) error {
@@ -238,7 +238,7 @@ func (s *Switch) connections(
 			}
 			return nil
 		})
-		noteMasquerade(list, masqueraded)
+		setSeen(list, masqueraded)
 	}
 
 	if err != nil {
@@ -246,8 +246,8 @@ func (s *Switch) connections(
 		return nil
 	}
 
-	noteOutcomes(l, r, outcomes)
-	noteConnections(l, q, r, list)
+	addOutcomes(l, r, outcomes)
+	addConnections(l, q, r, list)
 	return list
 }
 

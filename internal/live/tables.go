@@ -82,7 +82,7 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 		return err
 	}
 
-	noteKernel("nftables", s.Connections, q, r)
+	addKernelConnections("nftables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
 		return s.answers(q, r, ways, doubted)
 	}
@@ -154,7 +154,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	return nil
 }
 
-// answers follows the answers of the endpoints on the ways, maxWays at most. They are part of r.Live, and of
+// answers follows the answers of the endpoints on the ways, maxPaths at most. They are part of r.Live, and of
 // r.Reply.Live if that is asked for. doubted is the result of legacy.
 func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, doubted bool) error {
 	l := trace.NewLive()
@@ -163,7 +163,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 
 	for _, w := range ways {
 		delivered := w.Fate == rules.Accepted && w.Endpoint.IsValid()
-		if !delivered || slices.Contains(done, w.Endpoint) || len(done) == maxWays {
+		if !delivered || slices.Contains(done, w.Endpoint) || len(done) == maxPaths {
 			continue
 		}
 		done = append(done, w.Endpoint)

@@ -35,7 +35,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	}
 
 	if e.Route.Consistent {
-		e.chosen(port)
+		e.explainConsistent(port)
 		return
 	}
 

@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// chosen explains the endpoint that the client's port selects.
-func (e *explanation) chosen(port *k8s.ServicePort) {
+// explainConsistent explains the endpoint that the client's port selects.
+func (e *explanation) explainConsistent(port *k8s.ServicePort) {
 	c := port.Consistent
 	e.Verdict = Deliver
 	e.Chosen = func(client uint16) netip.AddrPort {

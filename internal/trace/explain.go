@@ -60,7 +60,7 @@ func Explain(c Cluster, q Question) *Result {
 		e.step("to %s/%s: %s", q.To, q.Protocol, e.frontendText(port, f))
 	}
 
-	if why := e.gap(); why != "" {
+	if why := e.bypassReason(); why != "" {
 		e.Gap = true
 		e.step("left alone: %s", why)
 		return &e.Result
@@ -68,7 +68,7 @@ func Explain(c Cluster, q Question) *Result {
 
 	if f == nil {
 		if !e.relayed() {
-			e.noFrontend()
+			e.explainNoFrontend()
 		}
 		return &e.Result
 	}
@@ -81,8 +81,8 @@ func Explain(c Cluster, q Question) *Result {
 	return &e.Result
 }
 
-// gap returns why nkp does not see the node's own packet; "": it does.
-func (e *explanation) gap() string {
+// bypassReason returns why nkp does not see the node's own packet; "": it does.
+func (e *explanation) bypassReason() string {
 	to := e.q.To.Addr()
 	switch {
 	case e.Source != k8s.ThisNode || e.q.In != "":

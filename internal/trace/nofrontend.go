@@ -9,11 +9,11 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// noFrontend explains a packet that matches no frontend: refused or dropped at Service addresses, else left
-// alone. It names near misses.
-func (e *explanation) noFrontend() {
+// explainNoFrontend explains a packet that matches no frontend: refused or dropped at Service addresses, else
+// left alone. It names near misses.
+func (e *explanation) explainNoFrontend() {
 	to, at := e.q.To.Addr(), fmt.Sprintf("to %s/%s", e.q.To, e.q.Protocol)
-	e.almost()
+	e.nearMisses()
 
 	if owner, ports := e.servedPorts(to, true); owner != "" {
 		e.step("%s: the cluster IP of Service %s, which serves %s and no other port", at, owner, ports)
@@ -40,13 +40,13 @@ func (e *explanation) noFrontend() {
 		e.step("%s: an address of Service %s, which serves %s and no other port", at, owner, ports)
 		e.targetPort(owner)
 	} else {
-		e.step("%s: %s", at, e.whatIs())
+		e.step("%s: %s", at, e.describeAddress())
 	}
 	e.step("left alone: it goes on as any other packet, without nkp")
 }
 
-// almost adds steps about near misses: addresses that look like a matching frontend but are not served.
-func (e *explanation) almost() {
+// nearMisses adds steps about near misses: addresses that look like a matching frontend but are not served.
+func (e *explanation) nearMisses() {
 	for _, u := range e.Tracker.NotServed(e.q.To, e.q.Protocol, e.toNode()) {
 		e.step("Service %s has %s as %s, but %s", portText(u.Service), e.q.To, u.Type, u.Why)
 	}
@@ -164,8 +164,8 @@ func (e *explanation) endpointOf(at netip.AddrPort) (first k8s.PortName, ok bool
 	return first, ok
 }
 
-// whatIs returns a description of a destination that is no Service's address.
-func (e *explanation) whatIs() string {
+// describeAddress returns a description of a destination that is no Service's address.
+func (e *explanation) describeAddress() string {
 	to := e.q.To
 	if name, ok := e.endpointOf(to); ok {
 		return "an endpoint of Service " + portText(name) + ", addressed directly: no Service is on the way"

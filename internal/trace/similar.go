@@ -19,8 +19,8 @@ func DidYouMean(name string, known []string) string {
 			continue
 		}
 		short := k[strings.LastIndex(k, "/")+1:]
-		if a, b := strings.ToLower(name), strings.ToLower(short); alike(a, b) {
-			distance[k] = edits(a, b)
+		if a, b := strings.ToLower(name), strings.ToLower(short); isSimilar(a, b) {
+			distance[k] = editDistance(a, b)
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(distance), func(a, b string) int {
@@ -32,18 +32,18 @@ func DidYouMean(name string, known []string) string {
 	return "; did you mean " + strings.Join(names[:min(len(names), maxSuggestions)], ", ") + "?"
 }
 
-// alike reports whether one name contains the other, or two edits or fewer make them equal.
-func alike(a, b string) bool {
+// isSimilar reports whether one name contains the other, or two edits or fewer make them equal.
+func isSimilar(a, b string) bool {
 	if a != "" && (strings.Contains(a, b) || strings.Contains(b, a)) {
 		return true
 	}
 	most := min(2, (len(b)+1)/2)
-	return max(len(a)-len(b), len(b)-len(a)) <= most && edits(a, b) <= most
+	return max(len(a)-len(b), len(b)-len(a)) <= most && editDistance(a, b) <= most
 }
 
-// edits returns the number of bytes to insert, delete or replace that turns a into b. Its time is the product
-// of the lengths.
-func edits(a, b string) int {
+// editDistance returns the number of bytes to insert, delete or replace that turns a into b. Its time is the
+// product of the lengths.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1) // edits from a[:i] to each b[:j]
 	for j := range row {
 		row[j] = j
