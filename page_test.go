@@ -15,10 +15,10 @@ import (
 // paragraphs. What is behind that yet is counted. The numbers only fall: a change that lowers one writes it here.
 const (
 	maxColumns   = 110
-	maxLongLines = 1571
+	maxLongLines = 124
 
 	longFunction   = 40 // lines of the body
-	maxWallsOfCode = 86
+	maxWallsOfCode = 0
 )
 
 func TestPages(t *testing.T) {
