@@ -149,3 +149,18 @@ func (s *Settings) watchAddresses(
 	}()
 	return out
 }
+
+// deviceOf returns the device that has an address; "": none, or a loopback device, by which nothing comes in.
+// It asks the kernel once for the addresses of all devices: a node has hundreds.
+func deviceOf(ip netip.Addr) string {
+	addrs, _ := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	for _, a := range addrs {
+		if has, _ := netip.AddrFromSlice(a.IP); has.Unmap() != ip {
+			continue
+		}
+		if l, err := net.InterfaceByIndex(a.LinkIndex); err == nil && l.Flags&net.FlagLoopback == 0 {
+			return l.Name
+		}
+	}
+	return ""
+}

@@ -2,10 +2,8 @@ package agent
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
@@ -56,22 +54,6 @@ func forwardingOff(f k8s.Family, device string) string {
 		return all4
 	}
 	return own
-}
-
-// deviceOf returns the device that has an address; "": none, or a loopback device, by which nothing comes in.
-func deviceOf(ip netip.Addr) string {
-	links, _ := net.Interfaces()
-	for _, l := range links {
-		addrs, _ := l.Addrs()
-		has := slices.ContainsFunc(addrs, func(a net.Addr) bool {
-			p, err := netip.ParsePrefix(a.String())
-			return err == nil && p.Addr() == ip
-		})
-		if has && l.Flags&net.FlagLoopback == 0 {
-			return l.Name
-		}
-	}
-	return ""
 }
 
 // isZero reports whether a kernel setting, a path below /proc/sys, is 0. One that cannot be read is not.

@@ -18,8 +18,9 @@ type beyond struct {
 	unread   string     // the first table with too many flows to look at
 }
 
-// beyond reads what the flows of others do with packets that nkp has passed on.
-func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn) (b beyond, err error) {
+// beyond reads what the flows of others do with packets that nkp has passed on. It calls pause between two
+// tables; an error of pause ends it.
+func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() error) (b beyond, err error) {
 	if !s.Layout.Passes() {
 		return b, nil
 	}
@@ -57,6 +58,9 @@ func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn) (b beyond, err
 				}
 			}
 		})
+		if err == nil {
+			err = pause()
+		}
 		if err != nil {
 			return b, fmt.Errorf("read the flows of others in table %d: %w", t, err)
 		}
@@ -66,7 +70,7 @@ func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn) (b beyond, err
 
 // WhyUnmarked returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
 func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, error) {
-	b, err := s.beyond(ctx, conn)
+	b, err := s.beyond(ctx, conn, func() error { return nil })
 	switch {
 	case err != nil:
 		return "", err
@@ -80,16 +84,17 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	return "", nil
 }
 
-// Unmarks is Settings.WhyUnmarked for the plane's switch.
+// Unmarks is Settings.WhyUnmarked for the plane's switch. It reads beside the loop, because changes must not
+// wait for the flows of others.
 func (p *Plane) Unmarks(ctx context.Context) (why string, err error) {
-	askErr := p.ask(ctx, func() {
-		if p.prog.conn == nil {
-			err = p.notConnected()
-			return
-		}
-		why, err = p.set.WhyUnmarked(ctx, p.prog.conn)
-	})
-	return why, errors.Join(askErr, err)
+	if err := p.Answers(ctx); err != nil {
+		return "", err
+	}
+	conn := p.conn()
+	if conn == nil {
+		return "", p.notConnected()
+	}
+	return p.set.WhyUnmarked(ctx, conn)
 }
 
 // Consequence is what becomes of policies that use conntrack, for packets through Services.
@@ -101,7 +106,7 @@ const Consequence = "policies of others that use conntrack see client→endpoint
 // flows come.
 func (g *programmer) mayStart(ctx context.Context) bool {
 	if !g.permitted && !g.set.AllowStateful {
-		if g.lookBeyond(ctx); g.conn == nil || g.beyond.stateful != nil {
+		if g.lookBeyond(ctx, func() {}); g.conn == nil || g.beyond.stateful != nil {
 			return false
 		}
 	}
@@ -109,13 +114,23 @@ func (g *programmer) mayStart(ctx context.Context) bool {
 	return true
 }
 
-// lookBeyond updates beyond. A flow that uses conntrack is reported when it is the first.
-func (g *programmer) lookBeyond(ctx context.Context) {
+// lookBeyond updates beyond. It calls pause between two tables, which may program changes. A flow that uses
+// conntrack is reported when it is the first.
+func (g *programmer) lookBeyond(ctx context.Context, pause func()) {
 	if g.conn == nil || g.set.AllowStateful {
 		return
 	}
-	found, err := g.set.beyond(ctx, g.conn)
-	if err != nil {
+	conn := g.conn
+	found, err := g.set.beyond(ctx, conn, func() error {
+		if pause(); g.conn != conn {
+			return errOvertaken
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errOvertaken): // the next connection looks again
+		return
+	case err != nil:
 		g.cannotRead(ctx, err)
 		return
 	}

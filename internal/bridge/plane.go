@@ -256,9 +256,10 @@ func (p *Plane) loop(ctx context.Context) error {
 		case <-audit.C:
 			p.alive.work("reading the switch back")
 			p.stale.beforeAudit()
-			g.audit(ctx, func() { p.takeWaiting(ctx) })
+			changes := func() { p.takeWaiting(ctx) }
+			g.audit(ctx, changes)
 			p.followOthers(ctx)
-			g.lookBeyond(ctx)
+			g.lookBeyond(ctx, changes)
 		case <-due.retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)
@@ -411,7 +412,7 @@ func (p *Plane) followOthers(ctx context.Context) {
 
 	decide := changed && p.node.others == flow.OthersDecide
 	if decide || p.prog.beyond.stateful == nil && p.prog.conn != nil && p.prog.conn.Tracks(0) {
-		p.prog.lookBeyond(ctx)
+		p.prog.lookBeyond(ctx, func() {})
 	}
 }
 
