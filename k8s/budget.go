@@ -13,7 +13,7 @@ import (
 // any of their products exists. A Service over a limit is refused: it is not served at all, and what was in
 // force of it goes. It keeps its cluster IPs: no other Service gets them as external IPs. Which ones are
 // refused depends on the present Services alone, not on the order in which they came, so that a restart
-// refuses the same ones (docs/decisions/0061-cost-limits.md).
+// refuses the same ones (docs/decisions/cost-limits.md).
 
 // Limits bound the costs of Services; 0: no limit.
 type Limits struct {

@@ -15,7 +15,7 @@ import (
 
 // AnnotationConsistent is an annotation of a Service. With "true", every node sends a client from outside the
 // cluster to the same endpoint, so that a router may move its connections from node to node
-// (docs/decisions/0053-consistent-choice.md).
+// (docs/decisions/consistent-choice.md).
 const AnnotationConsistent = "nkp-proxy.github.io/consistent"
 
 // Consistent is a choice of endpoints for clients from outside that is equal on all nodes. The client's port

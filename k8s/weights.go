@@ -19,7 +19,7 @@ import (
 const AnnotationWeights = "nkp-proxy.github.io/weights"
 
 // MaxWeight is the largest weight of an endpoint. Weights of less than a slot are rounded up
-// (docs/decisions/0046-weights.md).
+// (docs/decisions/weights.md).
 const MaxWeight = 100
 
 // maxWeights bounds the entries of the annotation.

@@ -17,7 +17,7 @@ import (
 // connections match a pin, so its idle timeout runs from the last new connection, as in kube-proxy. The seed
 // is the same for all clients and changes while clients choose (Layout.Seed), so that a client whose pin has
 // expired chooses anew, and connections that it opens at once all choose the same endpoint
-// (docs/decisions/0024-affinity-chooses-by-a-seed.md).
+// (docs/decisions/session-affinity.md).
 //
 // Source addresses can be spoofed, so pins are bounded: per Service port by the learn action's limit, which
 // the switch enforces, and in total by Layout.NoPins, a flow that nkp installs while there are too many. A
@@ -52,7 +52,7 @@ const (
 
 // DefaultAffinityLimit is how many clients of a Service port have a pin at most. At this size a client
 // without a pin costs the switch about as much CPU time as one that gets a pin
-// (docs/decisions/0014-pins-are-bounded.md).
+// (docs/decisions/session-affinity.md).
 const DefaultAffinityLimit = 10_000
 
 // pinTimeout returns the idle timeout of a Service port's pins in seconds; 0 without session affinity.

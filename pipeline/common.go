@@ -396,7 +396,7 @@ func clientDirection(ethType uint16, mark uint32) flow.Match {
 // the bridge. If no port is free, Open vSwitch's userspace conntrack (3.1) passes the packet on untranslated
 // and creates no connection. Table 30 drops such packets. It recognizes them by their ct_mark, because every
 // connection that exists gets one here. ct_state's snat bit shows the same, but a NIC cannot match it
-// (docs/decisions/0022-no-nat-bits.md).
+// (docs/offload.md).
 func (b *builder) masqueradeAs(ip netip.Addr) []flow.Action {
 	return []flow.Action{
 		flow.SetField{Field: flow.Reg0, Value: masqueraded, Mask: masqueraded},

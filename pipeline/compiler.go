@@ -18,7 +18,7 @@ import (
 //
 // It keeps Service ports and digests, not flows. A port's flows depend only on the port, its id and slots,
 // and the configuration, so the flows from before a change can be recompiled when they are needed
-// (docs/decisions/0009-flows-are-not-kept.md).
+// (README.md, "Memory").
 type Compiler struct {
 	cfg   Config
 	ids   ids

@@ -74,10 +74,10 @@ type Config struct {
 	// Fragments serves UDP packets in fragments, on the userspace datapath: the kernel's reassembles them
 	// (fragments.go).
 	Fragments bool
-	// NoGuards leaves out the guards of direct connections (docs/decisions/0002-guards-by-prefix.md).
+	// NoGuards leaves out the guards of direct connections (README.md, "Port-reuse guards").
 	NoGuards bool
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can
-	// crash on one (ovsdb.NullNAT, docs/decisions/0013-no-translation-without-change.md). Guards are such
+	// crash on one (ovsdb.NullNAT; README.md, "Translations that change nothing"). Guards are such
 	// translations.
 	NoNullNAT bool
 	// Others is what the flows of others in table 0 do. Where there are any, nkp adds none that forwards what

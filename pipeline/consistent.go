@@ -13,7 +13,7 @@ import (
 // with that endpoint's address and the relay port, and is not tracked here, so that any other node can do the
 // same with the next packet. The endpoint's node recognizes the relay port, restores the frontend's address
 // and port, and goes on as with a packet that reached it first: reg2 remembers the endpoint while conntrack
-// looks the connection up, and table 1 commits it (docs/decisions/0053-consistent-choice.md).
+// looks the connection up, and table 1 commits it (docs/decisions/consistent-choice.md).
 //
 // A TCP packet in the midst of a connection that the endpoint's node does not know goes on to the endpoint
 // that had the slot before (k8s.Consistent.Seconds). So a change of endpoints breaks no connection whose

@@ -13,7 +13,7 @@ import (
 // packet of a connection has to find its Service, and only its first fragment has a port (ct_tp_dst).
 // Conntrack takes one action for all fragments: that of the one that arrives last. So the first fragment is
 // made to arrive last, in a zone where a connection gets the Service's mark. All fragments leave it with that
-// mark (docs/decisions/0041-fragments.md):
+// mark (README.md, "Fragments"):
 //
 //  1. From zone DNAT, in order. The first fragment goes to zone order. Each later one leaves a copy in zone
 //     SNAT and goes to zone order.

@@ -15,7 +15,7 @@ import (
 // cached flow, a pin, the mark of a connection. So the id of a port that is gone rests until the caller of
 // Compiler.Release has seen that nothing does. If its name comes back before that, it gets the same id. A
 // flow on the switch says that an id rests, so that the next process knows, too
-// (docs/decisions/0004-ids-without-state.md).
+// (docs/decisions/ids-without-state.md).
 type ids struct {
 	holders map[uint32]k8s.PortName
 	resting map[uint32]rest

@@ -13,7 +13,7 @@ import (
 // match a field of reg0, which counts how many prefixes of such an address the packet's address shares. Flows
 // of higher priority match these prefixes, the shortest first, count, and send the packet through the table
 // again. A packet to another address leaves that at the first prefix that differs, and only this prefix is in
-// its cached flow (docs/decisions/0055-ipv6-by-prefix.md).
+// its cached flow (README.md, "IPv6 addresses").
 //
 // A packet whose field is 0 is compared in each table again. A field that is too high, because the packet's
 // address was translated since, costs cached flows and changes nothing else. So packets on their way while

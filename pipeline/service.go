@@ -219,7 +219,7 @@ func (s *service) choose(p k8s.Set) []flow.Action { return s.counted(s.pick(p)..
 
 // pick picks one endpoint of a set for a marked packet. A single endpoint needs no group, whose hash would be
 // one more pass through the datapath, in sixteen cached flows or more for each client
-// (docs/decisions/0054-cached-flows.md).
+// (README.md, "The first packet").
 func (s *service) pick(p k8s.Set) []flow.Action {
 	es := s.sp.Endpoints(p)
 	switch {
@@ -308,7 +308,7 @@ func (s *service) translate(e k8s.Endpoint) flow.Action {
 // port through a Service and then directly to the same endpoint, the replies would be translated as if they
 // belonged to the first connection. The guard commits with a source translation that changes nothing, so that
 // conntrack finds the reply tuple taken and assigns the second connection another port
-// (docs/decisions/0002-guards-by-prefix.md).
+// (README.md, "Port-reuse guards").
 func (s *service) surroundings() {
 	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {
 		for _, e := range es {

@@ -8,7 +8,7 @@ import (
 
 // The datapath's hash of a packet chooses an endpoint by a table of slots: the low bits of the hash select
 // the slot, and each slot belongs to one endpoint. When endpoints come or go, deal changes the owners of as
-// few slots as the shares allow, so that other choices stay (docs/decisions/0045-slots-stay.md).
+// few slots as the shares allow, so that other choices stay (docs/decisions/slots-stay.md).
 
 // slots holds the owner of each slot: the index of an endpoint, or vacant. Its length is a power of two.
 type slots []uint32

@@ -10,7 +10,7 @@ import (
 )
 
 // Foreign are the foreign flows that can keep packets of Services from arriving. nkp reports them and never
-// deletes them (docs/decisions/0019-foreign-flows-are-reported.md).
+// deletes them (docs/decisions/others-keep-their-say.md).
 type Foreign struct {
 	// Inside are flows in nkp's own tables, where no other program should have any: at most ofctrl.MaxKept
 	// together with Before.

@@ -9,8 +9,8 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// A refused object delays only its own Service port (docs/decisions/0005-refusal-isolates-a-service.md). The
-// cookie of a flow and the id of a group name its owner.
+// A refused object delays only its own Service port (README.md, "Refused objects"). The cookie of a flow and
+// the id of a group name its owner.
 
 // backOff puts the owners of refused objects in backoff. The transaction with these objects was not
 // installed.

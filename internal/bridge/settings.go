@@ -26,7 +26,7 @@ const (
 	DeliverOff  Delivery = "off"  // through the gateway, like all other traffic
 )
 
-// Guards says whether direct connections to endpoints are tracked (docs/decisions/0002-guards-by-prefix.md).
+// Guards says whether direct connections to endpoints are tracked (pipeline/README.md, "Port-reuse guards").
 type Guards string
 
 // The values of --port-reuse-guards.

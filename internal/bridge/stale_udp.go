@@ -18,8 +18,8 @@ import (
 )
 
 // The conntrack entries of UDP connections to endpoints that stopped serving are deleted (pipeline/stale.go).
-// A deletion stays pending until the switch has done it; docs/decisions/0015-stale-udp.md has the reasons for
-// what follows.
+// A deletion stays pending until the switch has done it. The reasons for what follows are in README.md,
+// "Stale UDP entries".
 //
 //   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by
 //     netlink. The switch has no part in it. This needs no memory of what changed. If it fails, nkp falls

@@ -19,7 +19,7 @@ import (
 )
 
 // errRestart ends a run whose configuration file has changed. Main starts nkp again with the same arguments.
-// The installed rules stay meanwhile, as in every restart (docs/decisions/0007).
+// The installed rules stay meanwhile, as in every restart (docs/decisions/configuration-changes.md).
 var errRestart = fmt.Errorf("the configuration file has changed: %w", notify.ErrRestart)
 
 // restartOr returns errRestart if the context was cancelled for a restart, else err.

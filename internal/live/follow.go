@@ -10,7 +10,7 @@ import (
 
 // maxHashes bounds the values of the datapath's hash that the packet is followed for. A group distinguishes
 // at most 256; for a Service with more endpoints, flows distinguish more
-// (docs/decisions/0003-wide-services.md). One costs ovs-vswitchd 0.2 ms.
+// (docs/decisions/slots-stay.md). One costs ovs-vswitchd 0.2 ms.
 const maxHashes = 1024
 
 // follow has the switch trace the packet once for each value of the datapath's hash, so that every bucket of

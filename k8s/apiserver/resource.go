@@ -121,7 +121,7 @@ func (r *resource) listWatch(h *health) cache.ListerWatcher {
 
 // notStreamed makes reflectors list first and then watch (k8s.io/client-go/util/watchlist), because streaming
 // the same objects as events costs twice the time and more memory
-// (docs/decisions/0017-lists-item-by-item.md). Streams were invented to save memory on the server; since
+// (README.md). Streams were invented to save memory on the server; since
 // Kubernetes 1.33 it saves that by writing lists item by item.
 type notStreamed struct{}
 

@@ -16,7 +16,7 @@ import (
 
 // The same clients, Services and endpoints need at most 1.1 times as many cached flows and upcalls over IPv6 as over IPv4. Open vSwitch
 // before 3.5 tracks prefixes of IPv4 addresses only, so that a flow that matches a full IPv6 address can make the datapath cache a flow
-// for each address (docs/decisions/0055-ipv6-by-prefix.md). The endpoints are on this node and on three others, in the same cluster range.
+// for each address (pipeline/README.md, "IPv6 addresses"). The endpoints are on this node and on three others, in the same cluster range.
 // Nearly every hash slot of each client and Service is used, so that chance decides little.
 func TestFamiliesCostTheSame(t *testing.T) {
 	nightly.Only(t, "it measures what a family costs")

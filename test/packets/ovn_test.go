@@ -108,7 +108,7 @@ func TestBesideOVN(t *testing.T) {
 	o := startOVN(t, c)
 	o.plug(t, testbed.PodSpec{PointToPoint: true})
 	acls := []string{"acl-add", "pods", "to-lport", "1001", `outport == "` + c.pods[1].IfaceID + `" && tcp.dst == 9090`, "drop"}
-	if onKernelDatapath() || c.Since(3, 3) { // else OVN's stateful ACLs may crash the switch: docs/decisions/0051
+	if onKernelDatapath() || c.Since(3, 3) { // else OVN's stateful ACLs may crash the switch: docs/cni.md
 		acls = append(acls, "--", "acl-add", "pods", "to-lport", "1000", "ip", "allow-related")
 	}
 	o.nbctl(t, acls...)

@@ -31,7 +31,7 @@ const (
 	BulkPort = 5201
 	// DirectPort and DirectBulkPort are served by the local pods, too, and are no Service's: nkp has nothing to do with
 	// connections to them. Where there are port-reuse guards, it commits direct connections to a port of an endpoint to
-	// conntrack (docs/decisions/0002-guards-by-prefix.md).
+	// conntrack (pipeline/README.md, "Port-reuse guards").
 	DirectPort     = 8081
 	DirectBulkPort = 5202
 	// ClosedPort is no Service's, and no pod listens there.
