@@ -4,7 +4,7 @@
 //	conformance build [PART...]               what the clusters need, from Go modules and Debian packages
 //	conformance run [-smoke] PLANE...         for each plane a cluster, the tests, and the results; PLANE is ovs, iptables, nftables or kube-proxy
 //	conformance rollout [-from COMMIT] PLANE  rolls nkp's DaemonSets from an old version to this one and back, under load: no connection may fail
-//	conformance readme [-dist DIR] PLANE      follows README.md's "Install it" in a cluster without a Service proxy, then runs kubectl nkp
+//	conformance readme [-dist DIR] PLANE      follows "Install it" of docs/operate/install.md in a cluster without a Service proxy, then runs kubectl nkp
 //	conformance report FILE                   docs/conformance.md from the last results
 //
 // The folder cluster holds the scripts that make the machines of a cluster; README.md describes them. expected.yaml lists the tests that

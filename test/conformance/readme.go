@@ -13,17 +13,20 @@ import (
 	"time"
 )
 
-// step is a command line of the README's section "Install it".
+// installPage says how to install nkp.
+const installPage = "docs/operate/install.md"
+
+// step is a command line of its section "Install it".
 type step struct {
 	command  string
 	eachNode bool // in the folder of the images; else in a clone of the repository, by an administrator
 }
 
 // installSteps returns the commands that install nkp, in their order: those of the numbered list that are not an alternative for a registry.
-func installSteps(readme string) (steps []step, err error) {
-	_, section, ok := strings.Cut(readme, "\n## Install it\n")
+func installSteps(page string) (steps []step, err error) {
+	_, section, ok := strings.Cut(page, "\n## Install it\n")
 	if !ok {
-		return nil, errors.New(`README.md has no section "Install it"`)
+		return nil, errors.New(installPage + ` has no section "Install it"`)
 	}
 	section, _, _ = strings.Cut(section, "\n**Helm**") // instead of what comes before
 	code := false
@@ -43,12 +46,12 @@ func installSteps(readme string) (steps []step, err error) {
 		steps = append(steps, step{strings.TrimSpace(command), strings.Contains(comment, "on each node")})
 	}
 	if len(steps) < 4 || !slices.ContainsFunc(steps, func(s step) bool { return s.eachNode }) {
-		return nil, fmt.Errorf("the commands of README.md: %+v", steps)
+		return nil, fmt.Errorf("the commands of %s: %+v", installPage, steps)
 	}
 	return steps, nil
 }
 
-// exampleAPI is the API server's address in the README, which its reader replaces.
+// exampleAPI is the API server's address on that page, which its reader replaces.
 const exampleAPI = "192.0.2.10"
 
 var (
@@ -65,13 +68,13 @@ func apiServerIn(info string) (string, error) {
 	return found[1], nil
 }
 
-// readme follows the README's section "Install it" in a cluster without a Service proxy, and then has CoreDNS reach the API server through
+// readme follows the section "Install it" in a cluster without a Service proxy, and then has CoreDNS reach the API server through
 // its Service, and kubectl's plugin all nodes. The folder dist has the images that make images VERSION=v0.1.0 builds.
 func (s *settings) readme(ctx context.Context, plane string) error {
 	if plane == "kube-proxy" || !slices.Contains(planes, plane) {
 		return fmt.Errorf("readme: %q is not a plane of nkp's; %w", plane, errUsage)
 	}
-	text, err := os.ReadFile(filepath.Join(s.root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(s.root, installPage))
 	if err != nil {
 		return err
 	}
@@ -150,6 +153,6 @@ func (c *cluster) follow(ctx context.Context, steps []step, clone string) error 
 	if err := c.plugin(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%s: README.md's commands have installed nkp, CoreDNS reaches the API server through its Service, and kubectl nkp all nodes\n", c.plane)
+	fmt.Printf("%s: the commands of %s have installed nkp, CoreDNS reaches the API server through its Service, and kubectl nkp all nodes\n", c.plane, installPage)
 	return nil
 }

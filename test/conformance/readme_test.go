@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// The README's commands are taken in their order and as they are: images on each node, and neither the copy to a registry nor Helm beside them.
+// The page's commands are taken in their order and as they are: images on each node, and neither the copy to a registry nor Helm beside them.
 func TestInstallSteps(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../" + installPage)
 	if err != nil {
 		t.Fatal(err)
 	}
