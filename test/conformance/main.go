@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -249,6 +250,10 @@ func (s *settings) down(c *cluster) error {
 	return c.down()
 }
 
+// testsPage has the outcome of each test, among the records.
+const testsPage = "results/tests.md"
+
+// report writes the page of results to file, and the one of each test beside the records.
 func (s *settings) report(file string) error {
 	records, err := readRecords(s.records())
 	if err != nil {
@@ -261,9 +266,12 @@ func (s *settings) report(file string) error {
 	if err != nil {
 		return fmt.Errorf("expected.yaml: %w", err)
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	return errors.Join(writeReport(f, records, list), f.Close())
+
+	var page, tests bytes.Buffer
+	return errors.Join(
+		writeReport(&page, records, list),
+		writeTests(&tests, records, list),
+		os.WriteFile(file, page.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(filepath.Dir(s.records()), testsPage), tests.Bytes(), 0o644),
+	)
 }

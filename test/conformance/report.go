@@ -147,12 +147,12 @@ func (r *record) count(o outcome) (n int) {
 	return n
 }
 
-// writeReport writes docs/conformance.md: versions, a line for each plane, and a line for each test.
+// writeReport writes docs/conformance.md: versions, a line for each plane, and the expected failures.
 func writeReport(w io.Writer, records []record, list []expectation) error {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	p("# Kubernetes' own network tests")
 	p("")
-	p("`make conformance` writes this page. It builds a cluster on one machine, in which each plane in turn is the only Service proxy, and runs upstream's unmodified `e2e.test` in it ([test/conformance](../test/conformance)). A failure that [expected.yaml](../test/conformance/expected.yaml) does not list fails the run, and so does a listed one that passes. Each line and each column is the last run without either, at the date and the commit that it names ([records](../test/conformance/results)).")
+	p("`make conformance` writes this page. It builds a cluster on one machine, in which each plane in turn is the only Service proxy, and runs upstream's unmodified `e2e.test` in it ([test/conformance](../test/conformance)). A failure that [expected.yaml](../test/conformance/expected.yaml) does not list fails the run, and so does a listed one that passes. Each line and each column is the last run without either, at the date and the commit that it names ([each test](../test/conformance/results/tests.md)).")
 	p("")
 	p("| plane | passed | failed | skipped | minutes | nodes | date | versions |")
 	p("|---|--:|--:|--:|--:|--:|---|---|")
@@ -174,8 +174,16 @@ func writeReport(w io.Writer, records []record, list []expectation) error {
 	for _, e := range list {
 		p("| %s | %s | %s | %s | %s |", cell(e.Test), strings.Join(e.Planes, ", "), all(e.Overlays), all(e.IPFamilies), cell(e.Reason))
 	}
+	return nil
+}
+
+// writeTests writes results/tests.md: a line for each test, and a column for each record.
+func writeTests(w io.Writer, records []record, list []expectation) error {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+
+	p("# Each test")
 	p("")
-	p("## Tests")
+	p("`make conformance` writes this page beside [docs/conformance.md](../../../docs/conformance.md), which has the date and the versions of each column.")
 	p("")
 	head, rule := "| test |", "|---|"
 	byTest := map[string][]string{}

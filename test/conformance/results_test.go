@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -129,7 +130,8 @@ func TestReport(t *testing.T) {
 		{Plane: "kube-proxy", Variant: "smoke tests, IPv6", Nodes: 3, Results: []result{{Test: affinity, Outcome: failed}}},
 	}
 	var b strings.Builder
-	if err := writeReport(&b, records, []expectation{{Test: "affinity timeout", Planes: []string{"ovs"}, Reason: "known"}}); err != nil {
+	known := []expectation{{Test: "affinity timeout", Planes: []string{"ovs"}, Reason: "known"}}
+	if err := errors.Join(writeReport(&b, records, known), writeTests(&b, records, known)); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -184,7 +186,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// docs/conformance.md is what the records in the repository make, and none of them has an unexpected result.
+// docs/conformance.md and results/tests.md are what the records in the repository make, and none of them has an unexpected result.
 func TestPage(t *testing.T) {
 	records, err := readRecords("results")
 	if err != nil || len(records) == 0 {
@@ -205,6 +207,14 @@ func TestPage(t *testing.T) {
 	}
 	if page, err := os.ReadFile("../../docs/conformance.md"); err != nil || string(page) != b.String() {
 		t.Errorf("docs/conformance.md is not what its records make: go run . report ../../docs/conformance.md (%v)", err)
+	}
+
+	b.Reset()
+	if err := writeTests(&b, records, list); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := os.ReadFile(testsPage); err != nil || string(page) != b.String() {
+		t.Errorf("%s is not what the records make: go run . report ../../docs/conformance.md (%v)", testsPage, err)
 	}
 }
 
