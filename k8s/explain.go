@@ -12,8 +12,7 @@ type EndpointState struct {
 	Addr netip.AddrPort
 	// Node is where the endpoint runs and Zone that node's zone; "" if unknown.
 	Node, Zone string
-	// Pod is namespace/name of the endpoint's pod; "" if unknown. For now it is always "": the tracker does
-	// not keep it.
+	// Pod is namespace/name of the endpoint's pod; "" if the slice names none.
 	Pod string
 	// Slice is the name of the EndpointSlice with this endpoint; the first by name if several have it in the
 	// same condition.
@@ -64,6 +63,9 @@ func (t *Tracker) EndpointStates(name PortName) []EndpointState {
 
 		if n := t.nodes[c.node]; n != nil {
 			e.Zone = n.Zone
+		}
+		if c.pod != "" {
+			e.Pod = name.Namespace + "/" + c.pod
 		}
 		if !e.InCluster {
 			e.Why = c.whyNot(hints)

@@ -49,10 +49,10 @@ var web = k8s.PortName{k8s.ServiceName{"default", "web"}, "", "TCP", k8s.IPv4}
 func TestEndpointStates(t *testing.T) {
 	for _, c := range []struct{ name, endpoints, want string }{
 		{"in force and not ready", `
-- {addresses: ['10.0.0.1'], nodeName: n1}
-- {addresses: ['10.0.0.2'], nodeName: n2, conditions: {ready: false}}
+- {addresses: ['10.0.0.1'], nodeName: n1, targetRef: {kind: Pod, namespace: default, name: web-7}}
+- {addresses: ['10.0.0.2'], nodeName: n2, conditions: {ready: false}, targetRef: {kind: VirtualMachine, name: web-8}}
 - {addresses: ['10.0.0.3']}`, `
-10.0.0.1:8080 on n1 zone a, Cluster: "", Local: ""
+10.0.0.1:8080 on n1 zone a pod default/web-7, Cluster: "", Local: ""
 10.0.0.2:8080 on n2 zone b, Cluster: "not ready", Local: "on n2"
 10.0.0.3:8080 on  zone , Cluster: "", Local: "on no known node"
 `},
@@ -82,7 +82,11 @@ func TestEndpointStates(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var b strings.Builder
 			for _, e := range explained(t, k8s.Options{NodeName: "n1"}, explainHead+c.endpoints).EndpointStates(web) {
-				fmt.Fprintf(&b, "%s on %s zone %s, Cluster: %q, Local: %q\n", e.Addr, e.Node, e.Zone, e.Why, e.WhyLocal)
+				fmt.Fprintf(&b, "%s on %s zone %s", e.Addr, e.Node, e.Zone)
+				if e.Pod != "" {
+					fmt.Fprintf(&b, " pod %s", e.Pod)
+				}
+				fmt.Fprintf(&b, ", Cluster: %q, Local: %q\n", e.Why, e.WhyLocal)
 			}
 			if got, want := b.String(), strings.TrimPrefix(c.want, "\n"); got != want {
 				t.Errorf("got:\n%swant:\n%s", got, want)

@@ -7,16 +7,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// AppendPodIPs appends the addresses of a pod that is an endpoint of an EndpointSlice and not in ips yet. The
-// tracker keeps no pod names, because nothing but diagnosis needs them.
+// AppendPodIPs appends the addresses of a pod that is an endpoint of an EndpointSlice and not in ips yet.
 func AppendPodIPs(ips []netip.Addr, o *discoveryv1.EndpointSlice, namespace, pod string) []netip.Addr {
 	if o.Namespace != namespace {
 		return ips
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name != pod ||
-			len(e.Addresses) == 0 {
+		if !isPod(e.TargetRef) || e.TargetRef.Name != pod || len(e.Addresses) == 0 {
 			continue
 		}
 		if ip, ok := ParseAddr(e.Addresses[0]); ok && !slices.Contains(ips, ip) {

@@ -41,6 +41,7 @@ func (p slicePort) compare(o slicePort) int {
 type sliceEndpoint struct {
 	addr                        netip.Addr
 	node                        string
+	pod                         string // its name, in the slice's namespace; "": no pod, or not said
 	ready, serving, terminating bool
 	hints                       *hints // most endpoints have none
 }
@@ -158,6 +159,9 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 	if e.NodeName != nil {
 		ep.node = *e.NodeName
 	}
+	if isPod(e.TargetRef) {
+		ep.pod = e.TargetRef.Name
+	}
 	if e.Hints != nil {
 		ep.hints = &hints{}
 		for _, n := range e.Hints.ForNodes {
@@ -170,3 +174,6 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 
 	s.endpoints = append(s.endpoints, ep)
 }
+
+// isPod reports whether an endpoint's targetRef names a pod.
+func isPod(ref *v1.ObjectReference) bool { return ref != nil && ref.Kind == "Pod" && ref.Name != "" }

@@ -3,12 +3,14 @@ package command
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // completeFlags lets the shell complete the values of flags that take one of a few, in all commands below
@@ -53,8 +55,8 @@ func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cob
 	}
 }
 
-// completeServicesFlags lets the shell complete the argument of nkp services and its filters.
-func (s *settings) completeServicesFlags(cmd *cobra.Command) {
+// completeService lets the shell complete a command's argument, the name of a Service.
+func (s *settings) completeService(cmd *cobra.Command) {
 	complete := s.completeServices(func(i *agent.ServiceInfo) []string {
 		return []string{i.Namespace + "/" + i.Name}
 	})
@@ -66,16 +68,46 @@ func (s *settings) completeServicesFlags(cmd *cobra.Command) {
 		}
 		return complete(cmd, args, typed)
 	}
-	for name, texts := range map[string]func(*agent.ServiceInfo) []string{
-		"name":      func(i *agent.ServiceInfo) []string { return []string{i.Name} },
-		"namespace": func(i *agent.ServiceInfo) []string { return []string{i.Namespace} },
-		"vip": func(i *agent.ServiceInfo) (texts []string) {
-			for j := range i.Frontends {
-				texts = append(texts, frontendAddress(&i.Frontends[j]))
+}
+
+// completeFilters lets the shell complete the filters of nkp services.
+func (s *settings) completeFilters(cmd *cobra.Command) {
+	s.completeFlag(cmd, "name", func(i *agent.ServiceInfo) []string { return []string{i.Name} })
+	s.completeFlag(cmd, "namespace", func(i *agent.ServiceInfo) []string { return []string{i.Namespace} })
+	s.completeFlag(cmd, "vip", func(i *agent.ServiceInfo) (texts []string) {
+		for j := range i.Frontends {
+			texts = append(texts, frontendAddress(&i.Frontends[j]))
+		}
+		return texts
+	})
+}
+
+// completeEnds lets the shell complete the source and the destination of nkp trace by name: the node's pods
+// that are endpoints, and Service ports.
+func (s *settings) completeEnds(cmd *cobra.Command) {
+	s.completeFlag(cmd, "from", func(i *agent.ServiceInfo) (texts []string) {
+		for j := range i.Endpoints {
+			if e := &i.Endpoints[j]; e.Pod != "" && e.Local {
+				texts = append(texts, "pod/"+e.Pod)
 			}
-			return texts
-		},
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(name, s.completeServices(texts)) // the flag exists
-	}
+		}
+		return texts
+	})
+	s.completeFlag(cmd, "to", func(i *agent.ServiceInfo) (texts []string) {
+		port := i.Port
+		for j := range i.Frontends {
+			if f := &i.Frontends[j]; port == "" && f.Type == string(k8s.ClusterIP) {
+				port = strconv.Itoa(int(f.Port))
+			}
+		}
+		if port == "" {
+			return nil
+		}
+		return []string{"svc/" + i.Namespace + "/" + i.Name + ":" + port}
+	})
+}
+
+// completeFlag lets the shell complete a flag of a command, which must have it.
+func (s *settings) completeFlag(cmd *cobra.Command, name string, texts func(*agent.ServiceInfo) []string) {
+	_ = cmd.RegisterFlagCompletionFunc(name, s.completeServices(texts)) // fails only without the flag
 }

@@ -52,6 +52,7 @@ affinity. Exit status: 0 listed, 1 no answer, or no such Service.`,
 
 	v.on.use(cmd.Flags(), "config", "socket")
 	v.output.flag(cmd, outputUsage)
+	v.on.completeService(cmd)
 	return cmd
 }
 

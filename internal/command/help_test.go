@@ -73,6 +73,10 @@ func TestCompletion(t *testing.T) {
 		{"services --socket " + socket + " default/web |", ""},
 		{"services --socket " + socket + " --name |", "dns web"},
 		{"services --socket " + socket + " -n |", "default kube-system"},
+		{"flows --socket " + socket + " kube|", "kube-system/dns"},
+		{"trace --socket " + socket + " --from pod|", "pod/default/web-1"},
+		{"trace --socket " + socket + " --to svc/d|", "svc/default/web:80"},
+		{"trace --socket " + socket + " --to |", "svc/default/web:80 svc/kube-system/dns:dns"},
 		{"services --socket /nonexistent |", ""},
 		{"services --socket " + hangs + " |", ""},
 	} {

@@ -87,7 +87,8 @@ answered, 1 not all did, or none serves the Service.`,
 	v.at.flag(f)
 	v.output.flag(cmd, "text, wide (with endpoints), json or yaml", "wide")
 	if on.nodes == nil {
-		on.completeServicesFlags(cmd)
+		on.completeService(cmd)
+		on.completeFilters(cmd)
 	}
 	return cmd
 }

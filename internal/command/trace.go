@@ -97,6 +97,7 @@ agree, 2 usage.`,
 	} else {
 		on.usePlanning(fs)
 		on.use(fs, "socket")
+		on.completeEnds(cmd)
 	}
 	return cmd
 }

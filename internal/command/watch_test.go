@@ -39,7 +39,11 @@ func fakeAgent(t *testing.T) string {
 		return func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(v) }
 	}
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
-	dns.Namespace = "kube-system"
+	dns.Namespace, dns.Port = "kube-system", "dns"
+	web.Frontends = []agent.FrontendInfo{{Type: "NodePort", Port: 30080}, {Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
+	web.Endpoints = []agent.EndpointInfo{
+		{Address: "10.0.0.1:8080", Pod: "default/web-1", Local: true}, {Address: "10.0.0.2:8080", Pod: "default/web-2"}, {Address: "10.0.0.3:8080", Local: true},
+	}
 	return serveAgent(t, map[string]http.HandlerFunc{
 		"/v1/services": answer(listOf(time.Unix(1_700_000_000, 0), web, dns)),
 		"/v1/status":   answer(&agent.Status{Node: "node-1"}),

@@ -22,7 +22,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 		}
 		if why == "" {
 			if in++; in <= maxListed {
-				e.step("candidate: %s%s%s%s", s.Addr, onNode(s), weightText(s), fallbackText(s))
+				e.step("candidate: %s%s%s%s", named(s), onNode(s), weightText(s), fallbackText(s))
 			}
 			continue
 		}
@@ -32,7 +32,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 			if strings.HasPrefix(why, "on ") {
 				on = ""
 			}
-			e.step("not a candidate: %s%s: %s", s.Addr, on, why)
+			e.step("not a candidate: %s%s: %s", named(s), on, why)
 		}
 	}
 
@@ -42,6 +42,14 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 	if out > maxListed {
 		e.step("and %d more that are not candidates", out-maxListed)
 	}
+}
+
+// named returns an endpoint's address with its pod, if that is known.
+func named(s *k8s.EndpointState) string {
+	if s.Pod == "" {
+		return s.Addr.String()
+	}
+	return s.Addr.String() + " (pod " + s.Pod + ")"
 }
 
 func onNode(s *k8s.EndpointState) string {

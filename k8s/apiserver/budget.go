@@ -17,7 +17,7 @@ import (
 // namespace that has most are left out, and named: a user who may write in one namespace takes nothing from
 // the others.
 
-// maxKept bounds what is kept of one kind, trimmed, in bytes of memory: about 1.3 million endpoints.
+// maxKept bounds what is kept of one kind, trimmed, in bytes of memory: about a million endpoints.
 var maxKept int64 = 256 << 20
 
 // maxObject bounds one object as the server sends it, in bytes. It can store a tenth of it (etcd's limit is
@@ -114,7 +114,7 @@ func sizeOf(o any) int64 {
 	case *v1.Service:
 		size += sizeOfA[v1.Service]() + int64(len(o.Spec.Ports))*sizeOfA[v1.ServicePort]()
 	case *discoveryv1.EndpointSlice:
-		const strings = 48 // the slice of addresses, and the string's header
+		const strings = 48 + 16 // the slice of addresses, and headers: the address's, the pod's name's
 		size += sizeOfA[discoveryv1.EndpointSlice]() +
 			int64(len(o.Endpoints))*(sizeOfA[discoveryv1.Endpoint]()+strings)
 	default:

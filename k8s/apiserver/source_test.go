@@ -36,7 +36,7 @@ func apiSlice(name string, labels map[string]string) *discoveryv1.EndpointSlice 
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: "default", Labels: labels},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1", "10.0.0.2"}, NodeName: &node,
-			Conditions: discoveryv1.EndpointConditions{Ready: &yes}, TargetRef: &v1.ObjectReference{Name: "pod"}}},
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes}, TargetRef: &v1.ObjectReference{Kind: "Pod", Name: "pod", UID: "u"}}},
 	}
 }
 
@@ -174,7 +174,7 @@ func TestAPITrim(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	e := r.objects[k8s.Ref{Kind: k8s.KindEndpointSlice, Namespace: "default", Name: "a-1"}].(*discoveryv1.EndpointSlice).Endpoints[0]
-	if len(e.Addresses) != 1 || e.TargetRef != nil || *e.NodeName != "node-2" || !*e.Conditions.Ready || e.Conditions.Serving != nil {
+	if len(e.Addresses) != 1 || *e.TargetRef != (v1.ObjectReference{Kind: "Pod", Name: "pod"}) || *e.NodeName != "node-2" || !*e.Conditions.Ready || e.Conditions.Serving != nil {
 		t.Errorf("%+v", e)
 	}
 	n := r.objects[k8s.Ref{Kind: k8s.KindNode, Name: "node-1"}].(*v1.Node)

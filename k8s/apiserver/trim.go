@@ -74,7 +74,7 @@ var yes, no = true, false // what the conditions of all endpoints point to; neve
 
 func trimEndpoint(e *discoveryv1.Endpoint) {
 	*e = discoveryv1.Endpoint{
-		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName,
+		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName, TargetRef: trimTarget(e.TargetRef),
 		Conditions: discoveryv1.EndpointConditions{
 			Ready:       shared(e.Conditions.Ready),
 			Serving:     shared(e.Conditions.Serving),
@@ -87,6 +87,17 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 	if e.NodeName != nil {
 		e.NodeName = intern(e.NodeName)
 	}
+}
+
+// maxPodName is the longest name of a pod, a DNS subdomain (RFC 1123). The API server checks no targetRef.
+const maxPodName = 253
+
+// trimTarget returns what an endpoint's targetRef says of its pod, for diagnosis; nil: nothing.
+func trimTarget(ref *v1.ObjectReference) *v1.ObjectReference {
+	if ref == nil || ref.Kind != "Pod" || len(ref.Name) > maxPodName {
+		return nil
+	}
+	return &v1.ObjectReference{Kind: "Pod", Name: ref.Name}
 }
 
 // What is remembered of names is bounded, because slices can name any number of nodes. Kubernetes is tested
