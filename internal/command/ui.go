@@ -110,6 +110,7 @@ func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
 				From: q.From, To: q.To, Protocol: q.Protocol, In: q.In, Live: q.Live, Probe: q.Probe,
 			})
 		},
+		Pods:      func(ctx context.Context) (any, error) { return caller.Pods(ctx) },
 		TableBase: tableBase,
 	}
 }

@@ -50,6 +50,7 @@ type Source struct {
 	Status   func(context.Context) (any, error)
 	Services func(context.Context, ServicesQuery) (any, error)
 	Trace    func(context.Context, TraceQuery) (any, error)
+	Pods     func(context.Context) (any, error) // the bridge's ports that lead to pods
 	// TableBase is the number of nkp's first flow table on the bridge.
 	TableBase uint8
 }
@@ -114,6 +115,7 @@ func pageOf(s Source) http.Handler {
 	mux.HandleFunc("GET /api/about", h.about)
 	mux.HandleFunc("GET /api/status", h.status)
 	mux.HandleFunc("GET /api/services", h.services)
+	mux.HandleFunc("GET /api/pods", h.pods)
 	mux.HandleFunc("GET /api/trace", h.trace)
 	mux.HandleFunc("POST /api/probe", h.trace)
 	return mux
@@ -183,6 +185,11 @@ func (h *handler) about(w http.ResponseWriter, _ *http.Request) {
 
 func (h *handler) status(w http.ResponseWriter, r *http.Request) {
 	v, err := h.Status(r.Context())
+	write(w, v, err)
+}
+
+func (h *handler) pods(w http.ResponseWriter, r *http.Request) {
+	v, err := h.Pods(r.Context())
 	write(w, v, err)
 }
 

@@ -27,6 +27,7 @@ func said() Source {
 			}
 			return q, nil
 		},
+		Pods:      func(context.Context) (any, error) { return []string{"pod-1"}, nil },
 		Trace:     func(_ context.Context, q TraceQuery) (any, error) { return q, nil },
 		TableBase: 40,
 	}
@@ -60,6 +61,7 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/" + token + "/main.js", "localhost:80", "", 200},
 		{"GET", "/" + token + "/style.css", "[::1]:4000", "", 200},
 		{"GET", "/" + token + "/api/status", "127.0.0.1", "", 200},
+		{"GET", "/" + token + "/api/pods", "127.0.0.1", "", 200},
 		{"GET", "/" + token + "/api/status", "[::1]", "", 200},
 		{"GET", "/" + token, "127.0.0.1:4000", "", 301},
 		{"GET", "/" + token + "/nothing", "127.0.0.1:4000", "", 404},

@@ -236,7 +236,8 @@ func TestPage(t *testing.T) {
 	b.sees(".problems", "flows of other owners in nkp's tables: 1", "cookie=0x77")
 	b.sees(".cards", "Conntrack table", "OpenFlow", "connected", "Database", "answers")
 	b.sees("#state", "2 warnings")
-	b.picture("node", ".cards")
+	b.sees(".pods tbody tr.troubled:first-child", "pod-12", "10.0.0.12", "down", "dead: Interface.link_state is down")
+	b.picture("node", ".pods")
 
 	// A narrow screen needs no scrolling to the side.
 	b.do(chromedp.EmulateViewport(390, 844))
@@ -262,7 +263,7 @@ func TestNFTables(t *testing.T) {
 	b.sees(".cards", "nftables: ", "in step: 5 Service ports", "elements", "synced")
 	b.sees("#state", "in step")
 	b.evaluate(`location.hash = "#/trace?from=10.0.0.13&to=40.0.0.12:80&protocol=tcp"`)
-	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 on "+hostile)
+	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 (pod shop/catalog-", ") on "+hostile)
 }
 
 // Text from the cluster stays text. With iptables the page shows what that data plane reports, and traces without the pipeline.
@@ -279,7 +280,7 @@ func TestHostileNames(t *testing.T) {
 		t.Errorf("%s elements came from a node's name", images)
 	}
 	b.evaluate(`location.hash = "#/trace?from=10.0.0.13&to=40.0.0.12:80&protocol=tcp"`)
-	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 on "+hostile, "What is installed agrees", "KUBE-SVC")
+	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 (pod shop/catalog-", ") on "+hostile, "What is installed agrees", "KUBE-SVC")
 	b.evaluate(`location.hash = "#/node"`)
 	b.sees(".cards", "iptables: ", "in step: 5 Service ports", "synced")
 	b.sees("#state", "in step")

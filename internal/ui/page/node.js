@@ -19,14 +19,21 @@ export function verdict(s, troubled) {
   return [troubled ? "bad" : warnings ? "warn" : "good", ["in step", ...also].filter(Boolean).join(", ")];
 }
 
+const LISTING = 10000; // ms between two lists of the pods' ports
+
 export function open() {
   const content = el("div", {}, el("p", { class: "muted" }, "asking the agent"));
   const element = el("section", { "aria-labelledby": "title" }, el("h1", { id: "title" }, "Node"), content);
-  let last = "";
+  let last = "", listed = -Infinity, pods = null;
   return {
     element,
-    update({ status }) {
+    update({ status, ask }) {
+      if (status.bridge?.exists && performance.now() - listed >= LISTING) {
+        listed = performance.now();
+        ask("pods").then((answer) => { pods = ports(answer); }, (e) => { pods = el("p", { class: "problems warn" }, e.message); });
+      }
       const parts = draw(status);
+      if (status.bridge?.exists && pods) parts.push(pods);
       const now = parts.map((p) => p.textContent).join("\n");
       if (now === last) return; // screen readers and selections keep their place
       last = now;
@@ -54,6 +61,17 @@ function draw(s) {
   if (s.hns) cards.push(hns(s.hns));
   parts.push(el("div", { class: "cards" }, cards));
   return parts;
+}
+
+// ports returns the table of the bridge's ports that lead to pods, those with problems first.
+function ports({ ports, notes }) {
+  const columns = [["Port", (p) => p.port], ["Pod", (p) => p.ifaceID], ["Addresses", (p) => list(p.addresses).join(" ")], ["MAC", (p) => p.mac],
+    ["VLAN", (p) => p.vlan || list(p.trunks).join(" ")], ["Link", (p) => p.link], ["State", (p) => [p.state, ...list(p.problems)].join(": ")]].filter(([, of]) => list(ports).some(of));
+  const sorted = list(ports).toSorted((a, b) => list(b.problems).length - list(a.problems).length);
+  return el("section", {}, el("h2", {}, `Pods' ports (${group(sorted.length)})`), list(notes).map((n) => el("p", { class: "muted" }, n)),
+    el("div", { class: "wide" }, sorted.length > 0 && el("table", { class: "pods" }, el("thead", {}, el("tr", {}, columns.map(([h]) => el("th", { scope: "col" }, h)))),
+      el("tbody", {}, sorted.map((p) => el("tr", { class: p.state === "ok" ? "" : "troubled" },
+        columns.map(([h, of]) => el("td", { class: h === "Addresses" || h === "MAC" ? "mono" : "" }, of(p) || "–"))))))));
 }
 
 function bridge(s) {
