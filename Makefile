@@ -188,7 +188,7 @@ test-bench: bin/tools/staticcheck ## the benchmark's own tests
 	$(GO) test -C test/bench -count=1 ./...
 
 FUZZTIME ?= 10s
-FUZZDIRS := k8s ofctrl ovsdb fallback internal/ports internal/agent internal/command internal/config internal/conntrack internal/dpctl internal/live
+FUZZDIRS := k8s ofctrl ovsdb fallback internal/ports internal/agent internal/command internal/config internal/conntrack internal/dpctl internal/live internal/ncpini
 
 fuzz: ## every fuzz target for FUZZTIME (10s): what switch, database, manifests, programs and users may say
 	@grep -rlE '^func Fuzz' --include='*_test.go' $(FUZZDIRS) | xargs -n 1 dirname | sort -u | while read -r dir; do \

@@ -42,7 +42,8 @@ run of nkp on this node put them there.`,
 		},
 	}
 	s.use(cmd.Flags(), "mode", "network-name", "source-vip", "enable-dsr", "root-hnsendpoint-name",
-		"forward-healthcheck-vip", "hns-state-file", groupSwitch, groupLayout, "config", "socket")
+		"forward-healthcheck-vip", "hns-state-file", groupSwitch, groupLayout, "config", "ncp-ini",
+		"socket")
 	cmd.Flags().Lookup("mode").Usage = "what to clean up: ovs, iptables, nftables, windows, or auto " +
 		"(what the last run on this node used, else the bridge)"
 	return cmd

@@ -24,8 +24,9 @@ type configuration struct {
 	kubeProxy *config.KubeProxy
 	nkp       *config.NkpConfiguration
 	warnings  []string
+	notes     []string          // what is worth a line in the log, and no warning
 	explicit  map[string]string // flag -> its value on the command line
-	origin    map[string]string // flag -> field of the file that set it
+	origin    map[string]string // flag -> file and field that set it, for messages
 	isRun     bool
 	flags     *pflag.FlagSet // of the command
 }
@@ -36,6 +37,7 @@ const configurationDoc = "https://github.com/nkp-proxy/nkp/blob/main/docs/config
 // configure loads the configuration file and combines it with the command's flags. It prints warnings to
 // standard error, except for run, which logs them later.
 func (s *settings) configure(cmd *cobra.Command) error {
+	s.installedConfiguration()
 	var file *config.File
 	if s.cfg.path != "" {
 		var err error
@@ -66,7 +68,8 @@ func (s *settings) prepare(cmd *cobra.Command) error {
 // flags override NkpConfiguration.
 func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	c := &s.cfg
-	c.file, c.explicit, c.origin, c.warnings, c.flags = file, map[string]string{}, map[string]string{}, nil, f
+	c.file, c.explicit, c.origin, c.flags = file, map[string]string{}, map[string]string{}, f
+	c.warnings, c.notes = nil, nil
 	f.Visit(func(flag *pflag.Flag) { c.explicit[flag.Name] = flag.Value.String() })
 
 	if file != nil {
@@ -82,6 +85,10 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	if err := s.applyKubeProxy(f); err != nil {
 		return err
 	}
+	if err := s.applyNCP(f); err != nil {
+		return err
+	}
+	s.installedSource()
 
 	c.warnUnused(f)
 
@@ -131,9 +138,9 @@ func (c *configuration) applyNkp(f *pflag.FlagSet, file *config.File) error {
 		if _, explicit := c.explicit[field.Flag]; !set || flag == nil || explicit {
 			continue
 		}
-		where := config.Kind + "." + field.Path
+		where := c.fileField(config.Kind + "." + field.Path)
 		if err := flag.Value.Set(text); err != nil {
-			return fmt.Errorf("--config: %s: %s: %w", file.Path, where, err)
+			return fmt.Errorf("%s: %w", where, err)
 		}
 		c.origin[field.Flag] = where
 	}
@@ -147,22 +154,32 @@ func (c *configuration) explain(err error) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.origin)) {
 		if strings.Contains(err.Error()+" ", "--"+name+" ") || strings.Contains(err.Error(), "--"+name+":") {
-			return &exitError{exitFailure,
-				fmt.Errorf("--config: %s: %s: %w", c.file.Path, c.origin[name], err)}
+			return &exitError{exitFailure, fmt.Errorf("%s: %w", c.origin[name], err)}
 		}
 	}
 	return err
 }
 
-// print writes the warnings to w, one per line.
+// fileField names a field of the configuration file in an error.
+func (c *configuration) fileField(path string) string {
+	return "--config: " + c.file.Path + ": " + path
+}
+
+// print writes the notes and the warnings to w, one per line.
 func (c *configuration) print(w io.Writer) {
+	for _, text := range c.notes {
+		fmt.Fprintf(w, "nkp: %s\n", text)
+	}
 	for _, text := range c.warnings {
 		fmt.Fprintf(w, "nkp: warning: %s\n", text)
 	}
 }
 
-// report logs the warnings.
+// report logs the notes and the warnings.
 func (c *configuration) report(log *slog.Logger) {
+	for _, text := range c.notes {
+		log.Info(text)
+	}
 	for _, text := range c.warnings {
 		log.Warn(text)
 	}

@@ -101,7 +101,7 @@ func (s *settings) applyKubeProxy(f *pflag.FlagSet) error {
 		switch {
 		case s.cfg.replaces() && !(explicit && s.cfg.flagWins(field.Sets)):
 			if !same {
-				s.cfg.origin[field.Sets] = kubeProxyField(field.Path)
+				s.cfg.origin[field.Sets] = s.cfg.fileField(kubeProxyField(field.Path))
 			}
 			if err := s.applyFromFile(flag, field.Path, text); err != nil {
 				return err
@@ -133,7 +133,7 @@ func (s *settings) applyFromFile(flag *pflag.Flag, path, text string) error {
 		notUsed(err)
 		return setFlag(flag, "")
 	}
-	return fmt.Errorf("--config: %s: %s: %w", s.cfg.file.Path, kubeProxyField(path), err)
+	return fmt.Errorf("%s: %w", s.cfg.fileField(kubeProxyField(path)), err)
 }
 
 // setFlag sets a flag unless it has the value already, because setting some flags appends to their value.

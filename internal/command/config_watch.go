@@ -101,7 +101,7 @@ func (s *settings) validateFile(file *config.File) error {
 	f := pflag.NewFlagSet("run", pflag.ContinueOnError)
 	f.SetOutput(io.Discard) // warnings about flags were printed at the start
 	fresh.runFlags(f)
-	fresh.cfg.isRun = true
+	fresh.cfg.isRun, fresh.dir, fresh.ncpINI = true, s.dir, s.ncpINI
 	if err := copyFlags(f, s.cfg.explicit); err != nil {
 		return err
 	}

@@ -41,6 +41,8 @@ type settings struct {
 	servesLBs  bool // not Options.IgnoreLoadBalancers
 	podBridge  string
 	podPrefix  string
+	ncpINI     string // --ncp-ini
+	dir        string // where the package's configuration is looked for; "": nowhere
 	api        apiserver.Options
 	gates      map[string]bool
 	process    process
@@ -98,7 +100,7 @@ func (s *settings) use(f *pflag.FlagSet, namesOrGroups ...string) {
 
 // usePlanning gives a command the flags on which depends what is programmed.
 func (s *settings) usePlanning(f *pflag.FlagSet) {
-	s.use(f, "config", "kubeconfig", "master", "manifests",
+	s.use(f, "config", "ncp-ini", "kubeconfig", "master", "manifests",
 		groupNode, groupServing, groupIPTables, groupWindows, groupLayout, groupSwitch)
 }
 
@@ -123,6 +125,9 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.cfg.path, "config", "",
 		"file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes "+
 			"to it")
+	f.StringVar(&s.ncpINI, "ncp-ini", "",
+		"ncp.ini of the NSX Container Plugin: bridge and uplink of [nsx_node_agent] or [nsx_kube_proxy], API "+
+			"server and credentials of [k8s], unless flags or --config name them")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "",
 		"file that says how to reach the API server (default: the pod's service account, where there is one)")
 	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")

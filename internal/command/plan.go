@@ -23,6 +23,7 @@ import (
 
 func newPlan() *cobra.Command {
 	s := newSettings()
+	s.dir = defaultDir
 	var o output
 	cmd := &cobra.Command{
 		Use:   "plan",

@@ -32,7 +32,12 @@ func restConfig(opts Options) (cfg *rest.Config, url string, err error) {
 	switch {
 	case opts.Kubeconfig != "" || opts.Master != "":
 		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: opts.Kubeconfig}
-		override := &clientcmd.ConfigOverrides{ClusterInfo: api.Cluster{Server: opts.Master}}
+		override := &clientcmd.ConfigOverrides{
+			ClusterInfo: api.Cluster{Server: opts.Master, CertificateAuthority: opts.CAFile},
+			AuthInfo: api.AuthInfo{
+				TokenFile: opts.TokenFile, ClientCertificate: opts.CertFile, ClientKey: opts.KeyFile,
+			},
+		}
 		cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, override).ClientConfig()
 		if err != nil && opts.Kubeconfig != "" {
 			err = fmt.Errorf("kubeconfig %s: %w", opts.Kubeconfig, err)

@@ -30,6 +30,8 @@ type Options struct {
 	// Kubeconfig is a file; Master is the URL of the API server and overrides the file's. Both "": the
 	// service account of the pod that this process runs in.
 	Kubeconfig, Master string
+	// TokenFile, CAFile, CertFile and KeyFile override the kubeconfig's credentials and its CA certificates.
+	TokenFile, CAFile, CertFile, KeyFile string
 	// NodeName is the name of the only Node that is followed.
 	NodeName string
 	// ServiceProxyName selects the Services whose label service.kubernetes.io/service-proxy-name has this

@@ -187,6 +187,15 @@ func TestBoot(t *testing.T) {
 	m.awaits("nkp is back", map[string]string{"ActiveState": "active", "NRestarts": "1"})
 	ask("killed and back")
 
+	// With an argument that is wrong it rests between its starts, which never end.
+	m.run("sed", "-i", `s|^NKP_ARGS="|&--no-such-flag |`, "/etc/default/nkp")
+	m.run("systemctl", "restart", "--no-block", "nkp.service")
+	m.awaits("nkp rests after its error", map[string]string{"SubState": "stop-post", "Result": "exit-code", "NRestarts": "0"})
+	m.awaits("nkp is started again", map[string]string{"SubState": "stop-post", "NRestarts": "1"})
+	ask("failing")
+	m.run("sed", "-i", "s|--no-such-flag ||", "/etc/default/nkp")
+	m.awaits("nkp serves without the argument", map[string]string{"ActiveState": "active", "SubState": "running"})
+
 	// Stopped, and then the package removed, Services stay.
 	m.run("systemctl", "stop", "nkp.service")
 	if r := m.property("Result"); r != "success" {
