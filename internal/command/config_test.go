@@ -126,7 +126,7 @@ func TestEveryFlagHasAField(t *testing.T) {
 		}
 	}
 	// What says which file, or what to do instead, is no setting; the master overrides what the kubeconfig says.
-	none := []string{"config", "write-config-to", "init-only", "cleanup", "version", "healthz-port", "metrics-port", "master"}
+	none := []string{"config", "ncp-ini", "write-config-to", "init-only", "cleanup", "version", "healthz-port", "metrics-port", "master"}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if _, unused := f.Value.(*unusedValue); !unused && !fields[f.Name] && !slices.Contains(none, f.Name) {
 			t.Errorf("--%s cannot be set by a file: give NkpConfiguration (internal/config/nkp.go) a field for it", f.Name)

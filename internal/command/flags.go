@@ -126,8 +126,8 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 		"file with kube-proxy's KubeProxyConfiguration, an NkpConfiguration, or both; run follows changes "+
 			"to it")
 	f.StringVar(&s.ncpINI, "ncp-ini", "",
-		"ncp.ini of the NSX Container Plugin: bridge and uplink of [nsx_node_agent] or [nsx_kube_proxy], API "+
-			"server and credentials of [k8s], unless flags or --config name them")
+		"ncp.ini of the NSX Container Plugin: bridge and uplink of [nsx_node_agent] or [nsx_kube_proxy], "+
+			"API server and credentials of [k8s], unless flags or --config name them")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "",
 		"file that says how to reach the API server (default: the pod's service account, where there is one)")
 	f.StringVar(&s.master, "master", "", "URL of the API server; overrides the one in --kubeconfig")

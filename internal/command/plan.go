@@ -35,7 +35,8 @@ with a warning.
 Outputs:
   text      for each Service port: frontends, endpoints, flows and groups; with
             --mode iptables, nftables or windows: those outputs
-  ofctl     input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"
+  ofctl     input for "ovs-ofctl -O OpenFlow15 bundle BRIDGE -"; the lines
+            "# meter ..." are for "ovs-ofctl add-meter", which has to come first
   iptables  input for iptables-restore, IPv4, then "# ip6tables" and IPv6; with
             --mode ovs only what serves the node's own traffic
   nft       input for nft -f: the tables of --mode nftables
@@ -48,8 +49,13 @@ have no effect here, and are not listed.`,
 		Example: `  nkp plan --manifests examples/guestbook.yaml --hostname-override haofan-test-1
   nkp plan --manifests examples/ -o json
   nkp plan --kubeconfig ~/.kube/config --hostname-override node-1
-  nkp plan --manifests examples/guestbook.yaml -o ofctl | ovs-ofctl -O OpenFlow15 bundle br-test -
-  nkp plan --manifests examples/guestbook.yaml -o iptables`,
+  nkp plan --manifests examples/guestbook.yaml -o iptables
+
+  On a bridge of your own, without nkp run:
+  nkp plan --manifests examples/guestbook.yaml -o ofctl >plan.txt
+  sed -n 's/^# meter //p' plan.txt |
+    xargs -n 1 ovs-ofctl -O OpenFlow15 add-meter br-test
+  ovs-ofctl -O OpenFlow15 bundle br-test plan.txt`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.prepare(cmd); err != nil {
 				return err

@@ -76,7 +76,8 @@ func (f *File) server(r *reader) {
 	}
 
 	if strings.ContainsAny(host, ", \n") {
-		r.fail("k8s", "apiserver_host_ip", "nkp needs one address: name that of the API servers' load balancer")
+		r.fail("k8s", "apiserver_host_ip",
+			"nkp needs one address: name that of the API servers' load balancer")
 	}
 	if f.CertFile == "" && f.TokenFile == "" {
 		f.TokenFile = existing(defaultToken)
@@ -124,7 +125,8 @@ func (r *reader) first(name string, sections ...string) (value string) {
 			r.used[i], value = true, o.value
 		}
 		if strings.Contains(value, "$") {
-			r.fail(section, name, "it refers to another option, which nkp does not resolve: write the value out")
+			r.fail(section, name,
+				"it refers to another option, which nkp does not resolve: write the value out")
 		}
 		if value != "" {
 			break

@@ -29,7 +29,7 @@ func nsxFlows(vip, endpoint string) (groups, flows []string) {
 		}
 }
 
-// nkp takes over a bridge from the NSX kube proxy as docs/migration.md says.
+// nkp takes over a bridge from the NSX kube proxy as docs/nsx.md says.
 func TestFromNSX(t *testing.T) {
 	testbed.Require(t)
 	bed := testbed.Start(t, testbed.Options{Standalone: true})

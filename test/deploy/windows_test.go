@@ -22,7 +22,7 @@ var (
 func commandTexts(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../../docs/migration.md", "../../docs/operate/*.md", "../../deploy/*.md", "../../deploy/*/*.md", "../../deploy/systemd/*"} {
+	for _, pattern := range []string{"../../docs/migration.md", "../../docs/nsx.md", "../../docs/operate/*.md", "../../deploy/*.md", "../../deploy/*/*.md", "../../deploy/systemd/*"} {
 		files, err := filepath.Glob(pattern)
 		must(t, err)
 		for _, f := range files {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -135,5 +136,35 @@ func TestPlanOffline(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("the plan lacks %q", want)
 		}
+	}
+}
+
+// The example of nkp plan --help for a bridge of one's own works as printed, on a bridge that has nothing: not even nkp's meter.
+func TestExampleOfPlan(t *testing.T) {
+	c := newCluster(t, testbed.Options{Bridge: "br-test"})
+	help, _, status := c.nkp("plan", "--help")
+	_, example, found := strings.Cut(help, "On a bridge of your own, without nkp run:\n")
+	example, _, ends := strings.Cut(example, "\n\n")
+	if status != 0 || !found || !ends {
+		t.Fatalf("status %d, help without the example:\n%s", status, help)
+	}
+
+	// Where a user runs it: nkp is on the PATH, and the examples are here.
+	examples, err := filepath.Abs("../../examples")
+	must(t, err)
+	must(t, os.Symlink(examples, filepath.Join(c.dir, "examples")))
+	must(t, os.Symlink(c.bin, filepath.Join(c.dir, "nkp")))
+	script := fmt.Sprintf("set -eu\ncd %s\nexport PATH=%s:$PATH OVS_RUNDIR=%s\n%s\n", c.dir, c.dir, c.RunDir, example)
+	if prefix := os.Getenv("NKP_OVS"); prefix != "" {
+		script = "PATH=" + prefix + "/bin:$PATH\n" + script
+	}
+	if out, stderr, status := harness.Run(t.Context(), t, c.Node, "sh", "-c", script); status != 0 {
+		t.Fatalf("status %d: %s%s\nof\n%s", status, out, stderr, script)
+	}
+	if n := strings.Count(c.groups(t, c.Bridge), "group_id="); n < 2 {
+		t.Errorf("only %d groups were installed", n)
+	}
+	if out, err := c.Ofctl("dump-meters", c.Bridge); err != nil || !strings.Contains(out, "rate=1000") {
+		t.Errorf("meters %q, %v", out, err)
 	}
 }
