@@ -120,6 +120,7 @@ func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
 		return d
 	}
 
+	d.checkAnnotations(o)
 	for _, f := range []Family{IPv4, IPv6} {
 		if len(opts.Families) == 0 || slices.Contains(opts.Families, f) {
 			d.addFamily(o, f, opts)

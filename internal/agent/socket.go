@@ -35,21 +35,45 @@ var socketLimits = httpguard.Limits{Conns: 128, Serving: 32, Answer: 2 * askTime
 
 // serve answers commands on the agent's socket, HTTP over a unix socket that only root may use, or over a
 // named pipe for Administrators only, until the context ends. A socket that a dead agent left behind is taken
-// over; a live one is an error. While another user holds the pipe's name, the agent goes on without the pipe
-// and tries again.
+// over; a live one is an error. A socket that was removed is made again. While another user holds the pipe's
+// name, the agent goes on without the pipe and tries again.
 func (a *Agent) serve(ctx context.Context) error {
-	l, err := a.listen(ctx)
-	if err != nil {
-		return err
-	}
-	srv := httpguard.New(socketLimits, a.log).Server(a.handler())
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("socket %s: %w", a.set.Socket, err)
+	for ctx.Err() == nil {
+		l, err := a.listen(ctx)
+		if err != nil {
+			return err
+		}
+		if err := a.serveOn(ctx, l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("socket %s: %w", a.set.Socket, err)
+		}
 	}
 	return nil
 }
+
+// serveOn answers commands until the context ends or the socket is removed, which ends the connections, too.
+func (a *Agent) serveOn(ctx context.Context, l net.Listener) error {
+	srv := httpguard.New(socketLimits, a.log).Server(a.handler())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the goroutine
+
+	go func() {
+		defer srv.Close()
+		for !socketRemoved(a.set.Socket) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(socketCheck):
+			}
+		}
+		keepName(l)
+		a.log.Warn("the socket was removed: no command was answered since; it is made again",
+			"socket", a.set.Socket)
+	}()
+	return srv.Serve(l)
+}
+
+// socketCheck is the time between two looks for the agent's socket.
+const socketCheck = 2 * time.Second
 
 // How long the agent waits before it tries to listen again; pauses double.
 const (
@@ -153,9 +177,18 @@ func reply(w http.ResponseWriter, value any, err error) {
 // errRunning is the error of a second agent.
 func errRunning(path string) error {
 	return fmt.Errorf(
-		"another nkp is running, or another program: something listens on --socket %s already (choose "+
-			"another --socket to run two)",
+		"another nkp is running on this node, or another program listens on --socket %s: stop it first "+
+			"(systemctl stop nkp); two with bridges of their own need a --socket each",
 		path)
+}
+
+// CheckAlone returns an error if another agent listens on the socket. An agent that starts calls it before it
+// touches anything; [Agent.Run] checks again.
+func CheckAlone(path string) error {
+	if path != "" && NewCaller(path).Running() {
+		return errRunning(path)
+	}
+	return nil
 }
 
 // diff compares what is installed with what should be; "" means equal. What has come from the source counts.

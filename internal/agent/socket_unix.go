@@ -39,6 +39,19 @@ func listen(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
+// socketRemoved reports whether a socket is not there any more.
+func socketRemoved(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// keepName has a listener that closes leave the name of its socket alone, which may be another's by then.
+func keepName(l net.Listener) {
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false)
+	}
+}
+
 // dirLockLimit is how long listen waits for the lock of the socket's directory. An agent that starts holds it
 // for the time of listen, in which it may wait dialLimit for the socket that it finds.
 const dirLockLimit = dialLimit + 5*time.Second

@@ -71,3 +71,8 @@ func (s *Settings) modeDir() string {
 func (s *Settings) makeModeDir() error { return access.MakeDir(s.modeDir()) }
 
 func (s *Settings) checkModeDir() error { return access.CheckDir(s.modeDir()) }
+
+// socketRemoved returns false: a pipe has no name of its own that could be removed.
+func socketRemoved(string) bool { return false }
+
+func keepName(net.Listener) {}

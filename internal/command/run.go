@@ -67,6 +67,9 @@ func (s *settings) run(ctx context.Context, wait time.Duration, log *slog.Logger
 	louder := newVerbosity(log.Handler())
 	log = slog.New(louder)
 
+	if err := agent.CheckAlone(s.Socket); err != nil {
+		return err
+	}
 	source, kind, err := s.source()
 	if err != nil {
 		return err
@@ -184,6 +187,9 @@ func (s *settings) awaitBridge(
 		return nil, err
 	}
 
+	if _, err := db.Switch().Uplink(s.Uplink); err != nil { // status has it, too, as long as it is so
+		log.Warn(err.Error())
+	}
 	return db, nil
 }
 

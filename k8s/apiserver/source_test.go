@@ -183,9 +183,13 @@ func TestAPITrim(t *testing.T) {
 	}
 	again := apiService("a", nil)
 	again.Annotations["big"] = "other"
+	misspelt := apiService("b", nil)
+	for i := range 20 {
+		misspelt.Annotations[fmt.Sprintf("nkp-proxy.github.io/wieghts-%02d", i)] = strings.Repeat("x", 1000)
+	}
 	f.Put(again)
 	f.Put(apiNode("node-1"))
-	f.Put(apiService("b", nil))
+	f.Put(misspelt)
 	r.wait(t, "the real change", func() bool { return len(r.objects) == 5 })
 	for _, b := range r.batches[r.early:] {
 		for _, c := range b {
@@ -193,6 +197,12 @@ func TestAPITrim(t *testing.T) {
 				t.Errorf("reported as a change: %+v", c)
 			}
 		}
+	}
+
+	// Of annotations that nkp warns about, the names are kept, and not all of them.
+	kept := r.objects[k8s.Ref{Kind: k8s.KindService, Namespace: "default", Name: "b"}].(*v1.Service).Annotations
+	if last := "nkp-proxy.github.io/wieghts-07"; len(kept) != 1+k8s.MaxUnknownAnnotations || kept[last] != "" || !strings.Contains(fmt.Sprint(kept), last) {
+		t.Errorf("annotations %v", kept)
 	}
 }
 

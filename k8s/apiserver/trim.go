@@ -17,7 +17,11 @@ import (
 func trim(o any) {
 	switch o := o.(type) {
 	case *v1.Service:
+		unknown := k8s.UnknownAnnotations(o.Annotations)
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName)
+		for _, name := range unknown { // their names are for a warning
+			metav1.SetMetaDataAnnotation(&o.ObjectMeta, name, "")
+		}
 		if len(o.Spec.Selector) > 0 {
 			o.Spec.Selector = someSelector
 		}
