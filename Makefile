@@ -18,7 +18,8 @@ build: ## build bin/nkp
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/nkp .
 
-demo: deps ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
+demo: ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
+	@.ci/install-deps demo
 	@echo "building nkp (the first time takes a few minutes)..."
 	@$(MAKE) --no-print-directory build
 	@$(GO) build -trimpath -o bin/demo ./hack/demo
@@ -34,6 +35,7 @@ test: deps ## what every change needs: unit tests, and packets through a private
 	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 2 -timeout $(TESTTIMEOUT) $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 
 test-all: ## the same with the tests that run at night only: long ones, random ones, all data planes
+	@.ci/install-deps ovn
 	NKP_NIGHTLY=1 $(MAKE) test TESTTIMEOUT=3h
 
 nightly: deps ## the suites that are not for every change, one after the other; records them in .ci/nightly.json (hours; SUITES="e2e faults": those)

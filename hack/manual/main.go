@@ -41,10 +41,21 @@ func write(dir string) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
-	for _, cmd := range append(root.Commands(), root) {
+	all := append(root.Commands(), root)
+	for _, cmd := range all {
 		cmd.Long = lists(cmd.Long)
 	}
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "nkp", Manual: "nkp"}, man)
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: "nkp", Manual: "nkp"}, man); err != nil {
+		return err
+	}
+	for _, cmd := range all {
+		if cmd.IsAvailableCommand() || cmd == root { // as GenManTree does
+			if err := addSections(cmd, man); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // lists returns a text whose indented lines, which are lists, are preformatted text in Markdown.

@@ -30,11 +30,26 @@ func TestPages(t *testing.T) {
 			continue
 		}
 		text := read("man/nkp-" + cmd.Name() + ".8")
-		for _, want := range []string{".SH NAME", ".SH OPTIONS", ".SH EXAMPLE", "Nov 2023", "nkp(8)"} {
+		for _, want := range []string{".SH NAME", ".SH OPTIONS", ".SH EXAMPLE", "Nov 2023", "nkp(8)", ".SH EXIT STATUS\n", ".SH FILES\n.TP\n\\fB/run/nkp/nkp.sock\\fP\n"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("nkp-%s.8 lacks %q", cmd.Name(), want)
 			}
 		}
+	}
+	// Sections that cobra does not write, and in them only what the command uses.
+	for name, want := range map[string]string{
+		"nkp":         "KUBERNETES_SERVICE_HOST",
+		"nkp-run":     "/etc/nkp/config.yaml",
+		"nkp-status":  "0 in step (\\-\\-strict: and nothing is wrong), 1 not, 2 no agent answered. A wrong command line: 2.",
+		"nkp-diff":    "0 equal, 1 different, 2 error. A wrong command line: 2.",
+		"nkp-version": "0 done, 1 it failed, for the reason on standard error, 2 the command line is wrong.",
+	} {
+		if text := read("man/" + name + ".8"); !strings.Contains(text, want) {
+			t.Errorf("%s.8 lacks %q", name, want)
+		}
+	}
+	if text := read("man/nkp-status.8"); strings.Contains(text, "NOTIFY_SOCKET") || strings.Contains(text, "ncp.ini\n") {
+		t.Errorf("nkp-status.8 has files or variables of other commands:\n%s", text)
 	}
 	if text := read("man/nkp-plan.8"); !strings.Contains(text, "\n  ofctl     input for") {
 		t.Errorf("the list of outputs is no list:\n%.1500s", text)

@@ -76,6 +76,6 @@ func (s *settings) ownedHNS() string {
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("HNS holds %d load balancers and %d endpoints of nkp's, by the state file",
-		loadBalancers, endpoints)
+	return fmt.Sprintf("HNS holds %s and %s of nkp's, by the state file",
+		count(loadBalancers, "load balancer"), count(endpoints, "endpoint"))
 }

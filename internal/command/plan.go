@@ -14,6 +14,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/fallback/serving"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -170,8 +171,8 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 func (w *wanted) writeText(out io.Writer) error {
 	view := w.model.View(nil)
 	state := w.compiler.State()
-	fmt.Fprintf(out, "node %s: %d Service ports, %d flows, %d groups\n",
-		view.Node, len(view.Services), len(state.Flows), len(state.Groups))
+	fmt.Fprintf(out, "node %s: %s, %s, %s\n", view.Node, dataplane.CountPorts(len(view.Services)),
+		count(len(state.Flows), "flow"), count(len(state.Groups), "group"))
 
 	shown := map[flow.Key]bool{}
 

@@ -178,7 +178,7 @@ func (t *statusText) pending(s *agent.Status) {
 
 func (t *statusText) bridge(s *bridge.Status) {
 	if !s.Bridge.Exists {
-		t.line("bridge", "%s does NOT exist; Open vSwitch %s", s.Bridge.Name, s.Bridge.OVSVersion)
+		t.line("bridge", "%s does NOT exist; Open vSwitch %s", s.Bridge.Name, ovsVersion(s))
 	} else {
 		t.bridgeFacts(s)
 	}
@@ -195,13 +195,18 @@ func (t *statusText) bridge(s *bridge.Status) {
 	t.lastError(s.LastError, s.LastErrorAt)
 }
 
+// ovsVersion returns the switch's release, which nothing but ovs-ctl writes into the database.
+func ovsVersion(s *bridge.Status) string {
+	return cmp.Or(s.Bridge.OVSVersion, "of unknown version")
+}
+
 func (t *statusText) bridgeFacts(s *bridge.Status) {
 	delivery := "through the gateway"
 	if s.Bridge.LocalDelivery {
 		delivery = "straight"
 	}
 	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)",
-		s.Bridge.Name, s.Bridge.Datapath, s.Bridge.OVSVersion, s.Bridge.Uplink,
+		s.Bridge.Name, s.Bridge.Datapath, ovsVersion(s), s.Bridge.Uplink,
 		count(s.Bridge.Pods, "pod address"), delivery)
 	if s.Decide {
 		t.line("others",
@@ -262,8 +267,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	}
 
 	if n := s.Affinity.Clients; n > 0 {
-		t.line("affinity", "%d clients remembered, at most %d of a Service port and %d in all",
-			n, s.Affinity.Limit, s.Affinity.NodeLimit)
+		t.line("affinity", "%s remembered, at most %d of a Service port and %d in all",
+			count(n, "client"), s.Affinity.Limit, s.Affinity.NodeLimit)
 	}
 	if s.Conntrack != nil {
 		t.line("conntrack", "%s", s.Conntrack)
@@ -349,8 +354,9 @@ func (t *statusText) hns(s *windows.Status) {
 		step = "NO: " + s.Why
 	}
 	if !s.Synced.IsZero() {
-		step += fmt.Sprintf("; %d load balancers, %d endpoints, last sync %s took %v",
-			s.Objects.LoadBalancers, s.Objects.Endpoints, t.ago(s.Synced), s.Took)
+		step += fmt.Sprintf("; %s, %s, last sync %s took %v",
+			count(s.Objects.LoadBalancers, "load balancer"), count(s.Objects.Endpoints, "endpoint"),
+			t.ago(s.Synced), s.Took)
 	}
 
 	t.line("in step", "%s", step)

@@ -24,7 +24,7 @@ type ovn struct {
 	controller *harness.Process
 }
 
-// startOVN starts Debian's OVN, which .ci/install-deps unpacks, or the one below the folder NKP_OVN.
+// startOVN starts Debian's OVN, which .ci/install-deps ovn unpacks, or the one below the folder NKP_OVN.
 func startOVN(t *testing.T, c *cluster) *ovn {
 	t.Helper()
 	root := os.Getenv("NKP_OVN")

@@ -47,7 +47,7 @@ func TestCommandsBesideTheAgent(t *testing.T) {
 	h.has(1)
 	h.settled()
 	h.expect(0, "status", []string{"--socket", h.pipe}, "this is Windows", "15.5, network Calico (Overlay), source VIP "+sourceVIP,
-		"AclAddressLists:true", "V1:true V2:true", "RemoteSubnet:true HostRoute:true DSR:true", "SessionAffinity:true IPv6DualStack:true", "1 load balancers, 2 endpoints", "1 Service port, 1 endpoint")
+		"AclAddressLists:true", "V1:true V2:true", "RemoteSubnet:true HostRoute:true DSR:true", "SessionAffinity:true IPv6DualStack:true", "1 load balancer, 2 endpoints", "1 Service port, 1 endpoint")
 	h.expect(0, "status", []string{"--socket", h.pipe, "-o", "json"}, `"hnsVersion": "15.5"`, `"AclAddressLists": true`)
 	if out := h.expect(0, "diff", []string{"--socket", h.pipe}); out != "" {
 		t.Errorf("diff of what was just made:\n%s", out)
@@ -73,7 +73,7 @@ func TestCommandsWithoutAgent(t *testing.T) {
 	h.settled()
 	h.agent.Kill()
 
-	h.expect(2, "status", h.onHNS()[2:], "no nkp answers on "+h.pipe, "HNS holds 1 load balancers and 2 endpoints of nkp's")
+	h.expect(2, "status", h.onHNS()[2:], "no nkp answers on "+h.pipe, "HNS holds 1 load balancer and 2 endpoints of nkp's")
 	diff := append(h.onHNS(), h.offline()...)
 	if out := h.expect(0, "diff", diff); out != "" {
 		t.Errorf("diff of what was just made:\n%s", out)

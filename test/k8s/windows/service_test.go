@@ -42,7 +42,7 @@ func (h *host) serve() {
 	h.greet()
 	h.has(1)
 	h.settled()
-	if out, err := h.nkp("status", "--socket", h.pipe); err != nil || !strings.Contains(out, "1 load balancers, 2 endpoints") {
+	if out, err := h.nkp("status", "--socket", h.pipe); err != nil || !strings.Contains(out, "1 load balancer, 2 endpoints") {
 		h.t.Errorf("status of the service: %v\n%s", err, out)
 	}
 }
