@@ -15,8 +15,8 @@ const AnnotationPrefix = "nkp-proxy.github.io/"
 // ownAnnotations are those of Services that nkp reads.
 var ownAnnotations = []string{AnnotationWeights, AnnotationConsistent}
 
-// MaxUnknownAnnotations bounds how many annotations of an object with AnnotationPrefix a source keeps that nkp
-// does not read.
+// MaxUnknownAnnotations bounds how many annotations of an object with AnnotationPrefix a source keeps that
+// nkp does not read.
 const MaxUnknownAnnotations = 8
 
 // UnknownAnnotations returns the names that have AnnotationPrefix, and that nkp does not read: the first

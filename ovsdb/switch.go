@@ -152,8 +152,8 @@ func (s Switch) Uplink(want string) (Port, error) {
 	}
 	if list := s.members(want); len(list) > 1 {
 		return Port{}, s.noUplink(fmt.Sprintf(
-			"has %s as a bond of %s, which are ports of their own to OpenFlow (a bond of the kernel's, as one "+
-				"port of the bridge, can be the uplink)",
+			"has %s as a bond of %s, which are ports of their own to OpenFlow (a bond of the kernel's, as "+
+				"one port of the bridge, can be the uplink)",
 			plain(want), plainList(list)))
 	} else if len(list) == 1 {
 		p, _ := s.PortByName(list[0])
@@ -211,8 +211,8 @@ func (s Switch) noUplink(what string) error {
 	if len(others) > 0 {
 		ports = strings.Join(others, ", ")
 	}
-	return fmt.Errorf("%w: bridge %s %s: packets leave the node and arrive as the switch forwards them, but nkp "+
-		"cannot tell by the port which ones come from outside; pass --uplink-port, ports here: %s",
+	return fmt.Errorf("%w: bridge %s %s: packets leave the node and arrive as the switch forwards them, "+
+		"but nkp cannot tell by the port which ones come from outside; pass --uplink-port, ports here: %s",
 		ErrNoUplink, plain(s.Bridge), what, ports)
 }
 
