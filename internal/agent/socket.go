@@ -65,7 +65,6 @@ func (a *Agent) serveOn(ctx context.Context, l net.Listener) error {
 			case <-time.After(socketCheck):
 			}
 		}
-		keepName(l)
 		a.log.Warn("the socket was removed: no command was answered since; it is made again",
 			"socket", a.set.Socket)
 	}()

@@ -45,13 +45,6 @@ func socketRemoved(path string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// keepName has a listener that closes leave the name of its socket alone, which may be another's by then.
-func keepName(l net.Listener) {
-	if u, ok := l.(*net.UnixListener); ok {
-		u.SetUnlinkOnClose(false)
-	}
-}
-
 // dirLockLimit is how long listen waits for the lock of the socket's directory. An agent that starts holds it
 // for the time of listen, in which it may wait dialLimit for the socket that it finds.
 const dirLockLimit = dialLimit + 5*time.Second

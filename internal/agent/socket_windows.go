@@ -74,5 +74,3 @@ func (s *Settings) checkModeDir() error { return access.CheckDir(s.modeDir()) }
 
 // socketRemoved returns false: a pipe has no name of its own that could be removed.
 func socketRemoved(string) bool { return false }
-
-func keepName(net.Listener) {}

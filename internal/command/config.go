@@ -85,6 +85,9 @@ func (s *settings) combine(f *pflag.FlagSet, file *config.File) error {
 	if err := s.applyKubeProxy(f); err != nil {
 		return err
 	}
+	if _, named := c.explicit["ncp-ini"]; !named {
+		s.installedSource() // before the API server of an ncp.ini beside it
+	}
 	if err := s.applyNCP(f); err != nil {
 		return err
 	}

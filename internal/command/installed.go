@@ -45,11 +45,3 @@ func (s *settings) installedSource() {
 			" is there, too: pass --manifests to serve the manifests")
 	}
 }
-
-// nothingInstalled completes the error of a start without a source of Services.
-func nothingInstalled(dir string) string {
-	if dir == "" {
-		return ""
-	}
-	return ", or put config.yaml, ncp.ini, kubeconfig or manifests into " + dir
-}

@@ -25,7 +25,7 @@ func (s *settings) applyNCP(f *pflag.FlagSet) error {
 		}
 		if flag := f.Lookup(name); flag != nil {
 			_ = flag.Value.Set(text) // every text is a name
-			s.cfg.origin[name] = "--ncp-ini: " + ini.Path
+			s.cfg.origin[name] = "--ncp-ini: " + s.ncpINI
 		}
 	}
 
@@ -37,7 +37,7 @@ func (s *settings) applyNCP(f *pflag.FlagSet) error {
 
 	if ini.Unused != "" {
 		s.cfg.notes = append(s.cfg.notes, fmt.Sprintf("%s: nkp does not use these options of NSX's: %s",
-			ini.Path, ini.Unused))
+			s.ncpINI, ini.Unused))
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ on the switch: Services are served while nkp is down, and a new start takes over
 Services come from an API server (--kubeconfig, --master, --ncp-ini, or the pod's service account), where nkp
 lists and watches Services, EndpointSlices, ServiceCIDRs and this node's Node, as the role
 system:node-proxier may; or from --manifests. Without any of these, nkp takes what there is in /etc/nkp:
-config.yaml as --config and ncp.ini as --ncp-ini, then kubeconfig or, without that, manifests. While the API
-server is unreachable, the last known state stays in force.
+config.yaml as --config and ncp.ini as --ncp-ini; and kubeconfig or, without that, manifests, unless config.yaml
+says where Services come from. While the API server is unreachable, the last known state stays in force.
 
 Every kube-proxy flag is accepted; flags without effect in nkp are not listed here, and a warning names them. --config
 accepts kube-proxy's configuration file unchanged, and nkp's own settings in addition (` + configurationDoc + `).`,

@@ -38,8 +38,8 @@ func (s *settings) checkSource() error {
 func (s *settings) needSource() error {
 	if !s.namesSource() && !apiserver.InCluster() {
 		return usageError(
-			"there is no source of Services: name the API server with --kubeconfig, or files with "+
-				"--manifests%s", nothingInstalled(s.dir))
+			"there is no source of Services: name the API server with --kubeconfig, or files with " +
+				"--manifests")
 	}
 	return s.checkSource()
 }

@@ -57,17 +57,23 @@ func (t Tracker) Learned(
 	do func(port uint32, mac net.HardwareAddr),
 ) error {
 	return t.lines(ctx, "fdb/show", []string{bridge}, func(line []byte) error {
-		words := strings.Fields(string(line)) // port, VLAN, MAC, age
-		if len(words) < 4 {
-			return nil
-		}
-		port, err := strconv.ParseUint(words[0], 10, 32)
-		mac, macErr := net.ParseMAC(words[2])
-		if err == nil && macErr == nil {
-			do(uint32(port), mac)
+		if port, mac, ok := parseLearned(string(line)); ok {
+			do(port, mac)
 		}
 		return nil
 	})
+}
+
+// parseLearned reads a line of fdb/show for one bridge: port, VLAN, MAC, age. Since Open vSwitch 4.0 the answer
+// for several bridges has a column more, and its JSON another form; neither is asked for.
+func parseLearned(line string) (port uint32, mac net.HardwareAddr, ok bool) {
+	words := strings.Fields(line)
+	if len(words) < 4 {
+		return 0, nil, false
+	}
+	n, err := strconv.ParseUint(words[0], 10, 32)
+	mac, macErr := net.ParseMAC(words[2])
+	return uint32(n), mac, err == nil && macErr == nil
 }
 
 // Count returns the number of connections in all zones. The kernel datapath does not support this: the

@@ -125,6 +125,32 @@ func TestTuple(t *testing.T) {
 	}
 }
 
+// fdb/show of one bridge reads the same in the form of 3.1 and in that of 4.0, both captured.
+func TestLearnedText(t *testing.T) {
+	for name, text := range map[string]string{
+		"3.1.0": ` port  VLAN  MAC                Age
+   11     0  02:00:00:00:00:11    0
+LOCAL     0  02:00:00:00:00:02    1
+   12    20  02:00:00:00:00:12  299
+`,
+		"4.0.90": ` Port  VLAN  MAC                Age
+   11     0  02:00:00:00:00:11    0
+LOCAL     0  02:00:00:00:00:02    1
+   12    20  02:00:00:00:00:12  static
+`,
+	} {
+		got := ""
+		for line := range strings.Lines(text) {
+			if port, mac, ok := parseLearned(line); ok {
+				got += fmt.Sprintln(port, mac)
+			}
+		}
+		if want := "11 02:00:00:00:00:11\n12 02:00:00:00:00:12\n"; got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
 // must fails the test at an error.
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -1,18 +1,16 @@
 package ncpini
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
-	"slices"
 	"strings"
 )
 
 // File is what nkp takes from ncp.ini. A field is "" if the file does not set it.
 type File struct {
-	Path           string
 	Bridge, Uplink string // of [nsx_node_agent], else of [nsx_kube_proxy]
 	Server         string // URL of the API server
 	TokenFile      string
@@ -24,15 +22,6 @@ type File struct {
 	Unused string
 }
 
-// The files that NSX's programs read where ncp.ini does not name others: those of a pod's service account.
-const (
-	defaultToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-	defaultCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-)
-
-// maxFile bounds the file, in bytes. NSX's own, with all its comments, has about 50 kB.
-const maxFile = 1 << 20
-
 // Load reads ncp.ini. An error names the file, and the line or the option.
 func Load(path string) (*File, error) {
 	in, err := os.Open(path)
@@ -42,18 +31,15 @@ func Load(path string) (*File, error) {
 	defer in.Close()
 
 	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("the file has more than %d bytes", maxFile)
+	if err != nil {
+		return nil, err
 	}
-	var options []option
-	if err == nil {
-		options, err = parse(string(text))
-	}
+	options, err := parse(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 
-	f := &File{Path: path}
+	f := &File{}
 	r := reader{options: options, used: make([]bool, len(options))}
 	f.Bridge = r.first("ovs_bridge", "nsx_node_agent", "nsx_kube_proxy")
 	f.Uplink = r.first("ovs_uplink_port", "nsx_node_agent", "nsx_kube_proxy")
@@ -68,7 +54,6 @@ func Load(path string) (*File, error) {
 // server reads the API server's address, and what nkp authenticates itself and the server with.
 func (f *File) server(r *reader) {
 	host, port := r.first("apiserver_host_ip", "k8s"), r.first("apiserver_host_port", "k8s")
-	https := r.boolean("use_https", "k8s", true)
 	f.TokenFile, f.CAFile = r.first("client_token_file", "k8s"), r.first("ca_file", "k8s")
 	f.CertFile, f.KeyFile = r.first("client_cert_file", "k8s"), r.first("client_private_key_file", "k8s")
 	if host == "" {
@@ -79,32 +64,7 @@ func (f *File) server(r *reader) {
 		r.fail("k8s", "apiserver_host_ip",
 			"nkp needs one address: name that of the API servers' load balancer")
 	}
-	if f.CertFile == "" && f.TokenFile == "" {
-		f.TokenFile = existing(defaultToken)
-	}
-	if f.CAFile == "" && https {
-		f.CAFile = existing(defaultCA)
-	}
-
-	u := url.URL{Scheme: "https", Host: strings.Trim(host, "[]")}
-	if !https {
-		u.Scheme = "http"
-	}
-	switch {
-	case port != "":
-		u.Host = net.JoinHostPort(u.Host, port)
-	case strings.Contains(u.Host, ":"):
-		u.Host = "[" + u.Host + "]"
-	}
-	f.Server = u.String()
-}
-
-// existing returns the path if a file is there, else "".
-func existing(path string) string {
-	if _, err := os.Stat(path); err != nil {
-		return ""
-	}
-	return path
+	f.Server = "https://" + net.JoinHostPort(strings.Trim(host, "[]"), cmp.Or(port, "443"))
 }
 
 // reader looks up options and remembers which. It keeps the first error.
@@ -135,19 +95,6 @@ func (r *reader) first(name string, sections ...string) (value string) {
 	return value
 }
 
-func (r *reader) boolean(name, section string, usual bool) bool {
-	switch strings.ToLower(r.first(name, section)) {
-	case "":
-		return usual
-	case "true", "1", "on", "yes":
-		return true
-	case "false", "0", "off", "no":
-		return false
-	}
-	r.fail(section, name, "it is neither True nor False")
-	return usual
-}
-
 func (r *reader) fail(section, name, why string) {
 	if r.err == nil {
 		r.err = fmt.Errorf("[%s] %s: %s", section, name, why)
@@ -157,20 +104,16 @@ func (r *reader) fail(section, name, why string) {
 // unused names the options that were not looked up, section by section. It names no values: some are
 // passwords.
 func (r *reader) unused() string {
-	var sections []string
-	names := map[string][]string{}
+	text, section := "", ""
 	for i, o := range r.options {
-		if r.used[i] || slices.Contains(names[o.section], o.name) {
-			continue
+		switch {
+		case r.used[i]:
+		case o.section == section:
+			text += ", " + o.name
+		default:
+			section = o.section
+			text += "; [" + section + "] " + o.name
 		}
-		if names[o.section] == nil {
-			sections = append(sections, o.section)
-		}
-		names[o.section] = append(names[o.section], o.name)
 	}
-
-	for i, s := range sections {
-		sections[i] = fmt.Sprintf("[%s] %s", s, strings.Join(names[s], ", "))
-	}
-	return strings.Join(sections, "; ")
+	return strings.TrimPrefix(text, "; ")
 }

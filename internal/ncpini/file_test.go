@@ -41,7 +41,8 @@ ovs_uplink_port = ens192
 		{"continued lines", "[coe]\ntags =\n  a = b\n\t# c\n\n[nsx_node_agent]\novs_bridge =\n    br-1\n", File{Bridge: "br-1", Unused: "[coe] tags"}},
 		{"certificates, IPv6", "[k8s]\napiserver_host_ip = fd00::1\napiserver_host_port = 6443\nclient_cert_file = c\nclient_private_key_file = k\nca_file = a\n",
 			File{Server: "https://[fd00::1]:6443", CertFile: "c", KeyFile: "k", CAFile: "a"}},
-		{"no port, no HTTPS", "[k8s]\napiserver_host_ip = fd00::1\nuse_https = False\nclient_token_file = t\n", File{Server: "http://[fd00::1]", TokenFile: "t"}},
+		{"no port", "[k8s]\napiserver_host_ip = api.example.com\nuse_https = True\nclient_token_file = t\nca_file = a\n",
+			File{Server: "https://api.example.com:443", TokenFile: "t", CAFile: "a", Unused: "[k8s] use_https"}},
 	} {
 		path := filepath.Join(t.TempDir(), "ncp.ini")
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
@@ -52,7 +53,7 @@ ovs_uplink_port = ens192
 			t.Errorf("%s: %v", tc.name, err)
 			continue
 		}
-		if tc.want.Path = path; *got != tc.want {
+		if *got != tc.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", tc.name, *got, tc.want)
 		}
 	}
@@ -72,7 +73,6 @@ func TestLoadErrors(t *testing.T) {
 		"[k8s]\n= s3cr3t\n":               "line 2: the option has no name",
 		"[k8s]\n  ca_file = s3cr3t\n":     "line 2: it is indented, and continues no value",
 		"[k8s]\na = b\n\n  s3cr3t\n":      "line 4: it is indented",
-		"[k8s]\nuse_https = s3cr3t\n":     "[k8s] use_https: it is neither True nor False",
 		"[k8s]\nca_file = $s3cr3t/ca\n":   "[k8s] ca_file: it refers to another option",
 		"[k8s]\napiserver_host_ip=a,b\n":  "[k8s] apiserver_host_ip: nkp needs one address",
 		strings.Repeat("# long\n", 1<<18): "more than 1048576 bytes",

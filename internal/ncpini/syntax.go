@@ -9,9 +9,15 @@ import (
 // option is an assignment of the file.
 type option struct{ section, name, value string }
 
+// maxFile bounds the file, in bytes. NSX's own, with all its comments, has about 50 kB.
+const maxFile = 1 << 20
+
 // parse reads a file in the syntax of oslo.config: [SECTION] lines, NAME = VALUE or NAME: VALUE, lines that
 // begin with # or ; as comments, and indented lines that continue a value. A value may stand in quotes.
 func parse(text string) ([]option, error) {
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("the file has more than %d bytes", maxFile)
+	}
 	var all []option
 	section, open := "", false // open: the last option can be continued
 

@@ -245,3 +245,41 @@ func TestTrend(t *testing.T) {
 		}
 	}
 }
+
+// What ovs-vswitchd prints of its main thread is read in the form of 3.1 and in that of 4.0, both captured.
+func TestMegaflowHits(t *testing.T) {
+	for name, c := range map[string]struct {
+		text        string
+		found, mean float64
+	}{
+		"3.1.0": {`main thread:
+  packets received: 28
+  emc hits: 0
+  megaflow hits: 17
+  avg. subtable lookups per megaflow hit: 2.47
+  miss with success upcall: 10
+`, 17, 2.47},
+		"4.0.90": {`
+Time: 12:17:57.125
+Measurement duration: 0.153 s
+
+main thread:
+
+  Rx packets:                   28  (0 Kpps)
+  Datapath passes:              28  (1.00 passes/pkt)
+  - Simple Match hits:           1  (  3.6 %)
+  - EMC hits:                    0  (  0.0 %)
+  - Megaflow hits:              17  ( 60.7 %, 2.00 subtbl lookups/hit)
+  - Upcalls:                    10  ( 35.7 %)
+`, 17, 2},
+	} {
+		if found, mean := megaflowHits(c.text); found != c.found || mean != c.mean {
+			t.Errorf("%s: %v, %v", name, found, mean)
+		}
+	}
+	for version, want := range map[string]string{"3.1.0": "stats", "3.7.1": "stats", "4.0.90": "perf", "10.1": "perf", "": "stats"} {
+		if got := statsCommand(version); got != "dpif-netdev/pmd-"+want+"-show" {
+			t.Errorf("%q: %s", version, got)
+		}
+	}
+}

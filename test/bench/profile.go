@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,22 +114,41 @@ func (m *measurement) leg(ctx context.Context, l *legs, clients int, to []string
 	if err := l.perf(ctx, work); err != nil {
 		return err
 	}
-	out, err := m.Appctl("dpif-netdev/pmd-stats-show") // of its main thread, which forwards
+	out, err := m.Appctl(statsCommand(m.Version())) // of its main thread, which forwards
 	if err != nil {
 		return err
 	}
-	var found, mean float64
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
-		_, _ = fmt.Sscanf(line, "megaflow hits: %f", &found)
-		_, _ = fmt.Sscanf(line, "avg. subtable lookups per megaflow hit: %f", &mean)
-	}
+	found, mean := megaflowHits(out)
 	if found == 0 {
 		return fmt.Errorf("ovs-vswitchd reports no hit of a cached flow: %s", out)
 	}
 	l.searches += found
 	l.masked += found * mean
 	return nil
+}
+
+// statsCommand returns the command that shows what the main thread of an Open vSwitch did. From 4.0 on that is pmd-perf-show, which
+// leaves that thread out before.
+func statsCommand(version string) string {
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err == nil && n >= 4 {
+		return "dpif-netdev/pmd-perf-show"
+	}
+	return "dpif-netdev/pmd-stats-show"
+}
+
+// megaflowHits returns how often a cached flow was found by its mask, and how many masks were searched for it on average, from what
+// either command prints.
+func megaflowHits(text string) (found, mean float64) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		_, _ = fmt.Sscanf(line, "megaflow hits: %f", &found)
+		_, _ = fmt.Sscanf(line, "avg. subtable lookups per megaflow hit: %f", &mean)
+
+		var percent float64
+		_, _ = fmt.Sscanf(line, "- Megaflow hits: %f ( %f %%, %f subtbl lookups/hit)", &found, &percent, &mean)
+	}
+	return found, mean
 }
 
 // profileTable returns microseconds for each connection, and the functions that differ most.
