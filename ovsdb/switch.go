@@ -188,7 +188,7 @@ func firstLine(s string) string {
 	return s[:min(i, 200)]
 }
 
-// members are the interfaces of a Port.
+// members are the interfaces of a Port, sorted.
 func (s Switch) members(port string) []string {
 	var list []string
 	for _, p := range s.Ports {
@@ -196,6 +196,7 @@ func (s Switch) members(port string) []string {
 			list = append(list, p.Name)
 		}
 	}
+	slices.Sort(list)
 	return list
 }
 
