@@ -6,6 +6,8 @@ import "github.com/nkp-proxy/nkp/pipeline/flow"
 // cannot represent. a is as for decoder.action.
 func effects(a []byte) (e flow.Effects) {
 	switch u16(a) {
+	case actGroup:
+		e.Send(u32(a[4:]))
 	case actSetField:
 		e.Clears = registers(u32(a[4:]))
 	case actCopyField:

@@ -205,7 +205,10 @@ func FuzzDispatch(f *testing.F) {
 			typ  uint16
 			each func([]byte) error
 		}{
-			{mpFlowDesc, r.flowReply}, {mpFlowDesc, r.foreignReply}, {mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
+			{mpFlowDesc, r.flowReply}, {mpFlowDesc, func(b []byte) error {
+				return r.each(b, func(fd flowDesc) { r.foreign.addRead(fd.flow, r.filter.Keep) })
+			}},
+			{mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
 			{mpMeterDesc, func(b []byte) error { _, _, err := meterDesc(b); return err }},
 			{mpGroupStats, func(b []byte) error {
 				stats, err := groupStats(b)

@@ -43,3 +43,55 @@ func TestPartsOfATable(t *testing.T) {
 		t.Errorf("%d flows of nkp's: %d of them in %d parts, want %d", own, flows, parts, maxParts)
 	}
 }
+
+// Between two flows of others that are read one pause at least is taken every few thousand: a change can go ahead there. The parts follow
+// from the cookies, wherever these differ; of flows with one cookie there are none.
+func TestPartsOfATableOfOthers(t *testing.T) {
+	const others, most = 1 << 16, 2 * (1 << 16) / maxParts
+	for _, tc := range []struct {
+		name   string
+		cookie func(i uint64) uint64
+		first  int // the most flows in a part at first, before it is known how cookies differ
+		then   int // from then on
+	}{
+		{"by chance", func(i uint64) uint64 { return i * 0x9e3779b1 & 0xffffffff }, most, most},
+		{"in high bits", func(i uint64) uint64 { return i << 40 }, others, most},
+		{"nowhere", func(uint64) uint64 { return 0x77 }, others, others},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBridge(t)
+			c := b.dial(Options{})
+			lines := make([]string, others)
+			for i := range lines {
+				table := 2 + 48*(i&1) // one of nkp's, and another
+				lines[i] = fmt.Sprintf("cookie=%#x,table=%d,priority=5,ip,nw_src=10.0.%d.%d,actions=drop", tc.cookie(uint64(i)), table, i>>8, i&255)
+			}
+			b.addFlows(lines...)
+
+			for n, want := range []int{tc.first / 2, tc.then / 2} {
+				flows, parts, since, largest := 0, 0, 0, 0
+				take := func(*flow.Flow) { flows++; since++ }
+				pause := func() error { parts++; largest = max(largest, since); since = 0; return nil }
+				must(t, c.EachForeign(t.Context(), ownFilter, 50, others/2, take, pause))
+				if flows != others/2 || largest > want || parts > maxParts {
+					t.Errorf("reading %d: %d flows in %d parts, the largest has %d, want %d at most", n, flows, parts, largest, want)
+				}
+
+				s := &visitor{Snapshot: Snapshot{State: flow.NewState(), Skipped: map[uint8]int{}}, take: take}
+				flows, parts, since, largest = 0, 0, 0, 0
+				must(t, c.ReadInParts(t.Context(), ownFilter, s, pause))
+				if flows != others/2 || largest > want || parts > maxParts+1 {
+					t.Errorf("reading %d of nkp's tables: %d flows in %d parts, the largest has %d, want %d at most", n, flows, parts, largest, want)
+				}
+			}
+		})
+	}
+}
+
+// visitor calls take for each foreign flow.
+type visitor struct {
+	Snapshot
+	take func(*flow.Flow)
+}
+
+func (v *visitor) ForeignFlow(f *flow.Flow) { v.take(f) }

@@ -52,8 +52,7 @@ type CountingVisitor interface {
 }
 
 // MaxForeign bounds the foreign flows of one Read, all tables together. The tables are read in the order of
-// Filter.Tables, each completely or not at all: Open vSwitch builds a whole reply in memory before it sends
-// any of it, so that reading a part would save it nothing.
+// Filter.Tables, each completely or not at all.
 const MaxForeign = 1 << 16
 
 // Snapshot is a Visitor that keeps everything.
@@ -120,54 +119,6 @@ type reading struct {
 	pause   func() error // between parts; nil: all is one part
 }
 
-// partSize is about how many flows, or groups, a part of a reading has: Open vSwitch and nkp take some
-// milliseconds for them.
-const partSize = 1024
-
-// maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
-const maxParts = 32
-
-// ownInParts reads nkp's own flows, those of large tables in parts by the low bits of their cookies.
-func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
-	sizes, err := c.TableSizes(ctx)
-	if err != nil {
-		return err
-	}
-
-	for t, n := range sizes {
-		own := uint64(n)
-		if n > partSize { // most of them may be others', or pins
-			counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask, uint8(t))
-			if err != nil {
-				return err
-			}
-			own = counted.Flows
-		}
-
-		if own == 0 {
-			continue
-		}
-
-		parts := uint64(1)
-		for parts*partSize < own && parts < maxParts && r.filter.CookieMask&parts == 0 {
-			parts *= 2
-		}
-
-		for i := range parts {
-			err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-				return flowRequest(b, uint8(t), r.filter.Cookie|i, r.filter.CookieMask|(parts-1))
-			}, r.flowReply)
-			if err == nil {
-				err = r.pause()
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // flows reads nkp's own flows from all tables, and then the foreign flows in Filter.Tables.
 func (r *reading) flows(ctx context.Context, c *Conn) error {
 	f := r.filter
@@ -192,7 +143,6 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 		return err
 	}
 
-	var tables []uint8
 	left := MaxForeign
 	for _, t := range f.Tables {
 		others := int(sizes[t]) - r.own[t]
@@ -212,16 +162,22 @@ func (r *reading) flows(ctx context.Context, c *Conn) error {
 		case err != nil:
 			return err
 		case foreign <= 0:
+			continue
 		case others > left: // the reply has the volatile ones, too
 			r.to.Unread(t, foreign)
-		default:
-			left -= others
-			tables = append(tables, t)
+			continue
+		}
+
+		left -= others
+		err = r.foreignInParts(ctx, c, t, int(sizes[t]), func(fl *flow.Flow) {
+			r.foreign.addRead(fl, f.Keep)
+			r.to.ForeignFlow(fl)
+		})
+		if err != nil {
+			return err
 		}
 	}
-	return c.ask(ctx, mpFlowDesc, len(tables), func(b []byte, i int) ([]byte, error) {
-		return flowRequest(b, tables[i], 0, 0)
-	}, r.foreignReply)
+	return nil
 }
 
 // countAll returns how many flows of a table have one of the cookies.
@@ -256,29 +212,14 @@ func (r *reading) flowReply(b []byte) error {
 	})
 }
 
-// foreignReply takes the foreign flows from a description of all flows of a table.
-func (r *reading) foreignReply(b []byte) error {
-	return r.each(b, func(fd flowDesc) {
-		if r.filter.foreign(fd.flow.Cookie) {
-			r.foreign.addRead(fd.flow, r.filter.Keep)
-			r.to.ForeignFlow(fd.flow)
-		}
-	})
-}
-
-// EachForeign calls take for each foreign flow of a table, on the connection's reader. f defines which
-// cookies are not foreign.
-func (c *Conn) EachForeign(ctx context.Context, f Filter, table uint8, take func(*flow.Flow)) error {
-	r := &reading{filter: f, dec: newDecoder()}
-	return c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-		return flowRequest(b, table, 0, 0)
-	}, func(b []byte) error {
-		return r.each(b, func(fd flowDesc) {
-			if f.foreign(fd.flow.Cookie) {
-				take(fd.flow)
-			}
-		})
-	})
+// EachForeign calls take for each foreign flow of a table of about this size, on the connection's reader. f
+// defines which cookies are not foreign. Large tables are read in parts, as by ReadInParts.
+func (c *Conn) EachForeign(
+	ctx context.Context, f Filter, table uint8, size int,
+	take func(*flow.Flow), pause func() error,
+) error {
+	r := &reading{filter: f, dec: newDecoder(), foreign: &c.foreign, pause: pause}
+	return r.foreignInParts(ctx, c, table, size, take)
 }
 
 // own reports whether a flow with this cookie is one of nkp's own.
@@ -338,23 +279,34 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	return nil
 }
 
-// describe reads groups by their ids.
+// describe reads groups of nkp's own by their ids.
 func (r *reading) describe(ctx context.Context, c *Conn, ids []uint32) error {
+	return c.describe(ctx, r.dec, ids, func(g *flow.Group) {
+		if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
+			r.to.Group(g)
+		}
+	})
+}
+
+// EachGroup calls take for each of these groups that exists, on the connection's reader.
+func (c *Conn) EachGroup(ctx context.Context, ids []uint32, take func(*flow.Group)) error {
+	return c.describe(ctx, newDecoder(), ids, take)
+}
+
+func (c *Conn) describe(ctx context.Context, dec *decoder, ids []uint32, take func(*flow.Group)) error {
 	described := 0
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {
 		for len(b) > 0 {
-			g, n, err := r.dec.groupDesc(b)
+			g, n, err := dec.groupDesc(b)
 			if err != nil {
 				return err
 			}
 			if described++; described > len(ids) {
 				return fmt.Errorf("%w: more than the %d groups that were asked for", ErrTooMuch, len(ids))
 			}
-			if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
-				r.to.Group(g)
-			}
+			take(g)
 			b = b[n:]
 		}
 		return nil

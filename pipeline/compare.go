@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -19,6 +20,7 @@ type Comparison struct {
 	// Objects on the switch that differ from the desired ones, or are not desired at all.
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
+	ids    map[uint32]bool // of Service ports, of all objects that were read
 
 	meters []flow.Meter // found on the switch
 	read   int          // number of flows read, equal or not
@@ -35,6 +37,7 @@ func (c *Compiler) Compare() *Comparison {
 	return &Comparison{
 		c: c, number: c.comparisons,
 		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{},
+		ids: map[uint32]bool{},
 	}
 }
 
@@ -61,6 +64,7 @@ func (x *Comparison) InStep() bool {
 // the caller must not change f afterwards.
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
+	x.ids[portID(f.Cookie)] = true
 	x.noteSlot(f)
 	if !x.match(f.Digest(x.c.seed)) {
 		x.flows[f.Key] = f
@@ -71,6 +75,7 @@ func (x *Comparison) Flow(f *flow.Flow) {
 // state.
 func (x *Comparison) Group(g *flow.Group) {
 	x.flowsRead()
+	x.ids[x.c.cfg.Layout.groupID(g.ID)] = true
 	if x.adopted != nil {
 		x.adopt(g)
 	}
@@ -156,6 +161,42 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 	for _, g := range groups {
 		d.ChangeGroup(g, nil)
+	}
+}
+
+// Absent returns the Service ports of which nothing is on the switch, nor anything of another at a place where
+// they are served.
+func (x *Comparison) Absent() (out []*k8s.ServicePort) {
+	x.flowsRead()
+	placed := map[k8s.PortName]bool{} // what differs is where they are served
+	if len(x.flows) > 0 {
+		served := x.c.places()
+		for _, f := range x.flows {
+			placed[served[placeOf(&f.Match)].name] = true
+		}
+	}
+	for n, p := range x.c.ports {
+		if !p.postponed && !x.ids[p.id] && !placed[n] {
+			out = append(out, p.sp)
+		}
+	}
+	return out
+}
+
+// Postpone makes nothing of absent Service ports wanted before the next Update of them. They keep their ids.
+func (x *Comparison) Postpone(absent []*k8s.ServicePort) {
+	c := x.c
+	for _, sp := range absent {
+		p := c.ports[sp.Name]
+		o := c.compilePort(p)
+		for _, f := range o.shared {
+			if d := f.Digest(c.seed); c.refs[d] == 1 && c.wanted[d] == x.number {
+				x.flows[f.Key] = f
+				x.matched--
+			}
+		}
+		c.remove(&o, func(*flow.Flow) {}, func(*flow.Group) {})
+		p.postponed = true
 	}
 }
 

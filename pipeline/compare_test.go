@@ -227,3 +227,109 @@ func TestLoadOfADeletedPort(t *testing.T) {
 		t.Errorf("it serves what is gone: %t, what stays: %t", c.Serves(gone), c.Serves(stays))
 	}
 }
+
+// Service ports of which nothing is on the switch, in any form, can come later: until then nothing of them is wanted, and all else is as
+// without them. They keep their ids. What differs, at an address that moved, or under their id, is brought in step at once.
+func TestPostponedPorts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(44, 1))
+	postponed, kept := 0, 0
+	for round := range 60 {
+		vips := rng.Perm(40)
+		now := slices.Clone(vips) // some move, maybe to where another was
+		for range 6 {
+			a, b := rng.IntN(len(now)), rng.IntN(len(now))
+			now[a], now[b] = now[b], now[a]
+		}
+		var before, ports []*k8s.ServicePort
+		for i := range 30 {
+			s := randomShape(rng, i, vips[i])
+			if rng.IntN(2) == 0 {
+				before = append(before, s.ServicePort())
+			}
+			if now[i] != vips[i] {
+				s = randomShape(rng, i, now[i])
+			}
+			if rng.IntN(8) > 0 {
+				ports = append(ports, s.ServicePort())
+			}
+		}
+		have := flow.NewState()
+		if round > 5 {
+			have.Apply(flow.Diff(have, compile(t, testConfig(), before...).State()))
+			for k := range have.Flows {
+				if rng.IntN(40) == 0 {
+					delete(have.Flows, k)
+				}
+			}
+		}
+
+		c := compile(t, testConfig(), ports...)
+		x := c.Compare()
+		x.Adopt()
+		feed(x, have)
+		absent := x.Absent()
+		there, at := map[uint32]bool{}, map[place]bool{}
+		for _, f := range have.Flows {
+			there[portID(f.Cookie)] = true
+			at[placeOf(&f.Match)] = f.Table == c.cfg.Layout.FrontendTable() || at[placeOf(&f.Match)]
+		}
+		ids := map[k8s.PortName]uint32{}
+		for _, sp := range absent {
+			ids[sp.Name] = c.ports[sp.Name].id
+			for _, f := range sp.Frontends {
+				if there[ids[sp.Name]] || f.ShadowedBy == "" && at[place{ethType(sp.Name.Family), ipProto(sp.Name.Protocol), f.Address, f.Port}] {
+					t.Fatalf("round %d: something is there at %v of %s", round, f, sp.Name)
+				}
+			}
+		}
+		kept += len(ports) - len(absent)
+		if rng.IntN(3) == 0 {
+			absent = absent[:len(absent)/2]
+		}
+		postponed += len(absent)
+		x.Postpone(absent)
+		have.Apply(x.Delta())
+		equal(t, fmt.Sprint("at first, round ", round), have, c.State())
+		later := map[k8s.PortName]*k8s.ServicePort{}
+		for _, sp := range absent {
+			for _, f := range have.Flows {
+				if portID(f.Cookie) == ids[sp.Name] {
+					t.Fatalf("round %d: %s is there", round, f)
+				}
+			}
+			later[sp.Name] = sp
+		}
+		if again := compared(c, have); !again.Delta().Empty() {
+			t.Fatalf("round %d: what is postponed differs", round)
+		}
+		have.Apply(c.Update(later))
+		equal(t, fmt.Sprint("then, round ", round), have, c.State())
+		for n, id := range ids {
+			if c.ports[n].id != id {
+				t.Fatalf("round %d: %s has another id", round, n)
+			}
+		}
+		if len(absent) > 0 && c.Flows() != len(have.Flows) {
+			t.Fatalf("round %d: %d flows are wanted, %d there", round, c.Flows(), len(have.Flows))
+		}
+	}
+	if postponed < 200 || kept < 200 {
+		t.Errorf("%d postponed, %d kept", postponed, kept)
+	}
+}
+
+// While ports of a Service are still to come, packets to them are not refused as to ports that it does not serve.
+func TestPartialServiceRefusesNothing(t *testing.T) {
+	sp := shape{Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	for _, partial := range []bool{true, false} {
+		sp.Partial = partial
+		table, cookie := DefaultLayout().Unserved()
+		refuses := false
+		for _, f := range compile(t, testConfig(), sp).State().Flows {
+			refuses = refuses || f.Table == table && f.Cookie == cookie
+		}
+		if refuses == partial {
+			t.Errorf("partial %t: refuses %t", partial, refuses)
+		}
+	}
+}

@@ -296,6 +296,9 @@ func (c *Compiler) compileCommon() objects {
 }
 
 func (c *Compiler) compilePort(p *placed) objects {
+	if p.postponed {
+		return objects{}
+	}
 	b := builder{Config: &c.cfg}
 	b.port(p)
 	return b.objects

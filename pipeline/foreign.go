@@ -72,7 +72,7 @@ func (l Layout) rank(table uint8) (place int, ok bool) {
 // flow is another owner's, or one of nkp's that another program has changed. Where it goes is known of the
 // shared table only, for others have flows there that lead to tables of their own. A flow that only counts in
 // a register on its way to its own table ends (near.go), and so does one that marks the packet as passed on:
-// those that undo that are not looked for here (Unmarks).
+// those that undo that are not looked for here (Returns).
 func (l Layout) MayReturn(f *flow.Flow) bool {
 	from, _ := l.rank(f.Table)
 	again := flow.Action(flow.Resubmit{Table: f.Table})
@@ -106,20 +106,28 @@ func (l Layout) MayReturn(f *flow.Flow) bool {
 	})
 }
 
-// Passes reports whether packets that nkp has nothing more to do with go on to the flows of others in table
-// 0.
-func (l Layout) Passes() bool { return l.passes() }
+// ExitTable returns the table where packets go on that nkp has nothing more to do with. ok is false if they
+// leave by NORMAL.
+func (l Layout) ExitTable() (table uint8, ok bool) {
+	return uint8(max(l.NextTable, 0)), l.passes() || l.NextTable >= 0
+}
 
 // PassedOn reports whether a foreign flow can match a packet that nkp has passed on: IP, with the exit's bit
-// set.
+// set if there is one.
 func (l Layout) PassedOn(f *flow.Flow) bool {
 	m := &f.Match
-	return m.Clear31 != l.ExitRegister &&
+	return (m.Clear31 != l.ExitRegister || !l.passes()) &&
 		(m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
 }
 
-// Unmarks reports whether actions may clear the exit's bit.
-func (l Layout) Unmarks(e *flow.Effects) bool { return e.Clears>>l.ExitRegister&1 != 0 }
+// Returns reports whether actions may lead a packet that nkp has passed on back to nkp's flows: they may clear
+// the exit's bit, or lead to one of nkp's tables.
+func (l Layout) Returns(e *flow.Effects) bool {
+	return l.passes() && e.Clears>>l.ExitRegister&1 != 0 ||
+		slices.ContainsFunc(l.Tables(), func(t uint8) bool {
+			return e.LeadTo(t) && !(l.passes() && l.Shared(t))
+		})
+}
 
 // counts reports whether an action increases a register whose bits the match has.
 func counts(a flow.Action, m *flow.Match) bool {

@@ -57,7 +57,7 @@ func TestPassedOnDoesNotReturn(t *testing.T) {
 }
 
 // Flows that may clear the mark of passed packets, and those that such packets cannot match, are told from others.
-func TestUnmarks(t *testing.T) {
+func TestReturns(t *testing.T) {
 	l := DefaultLayout()
 	exit := flow.RegField(l.ExitRegister)
 	for _, tc := range []struct {
@@ -73,7 +73,7 @@ func TestUnmarks(t *testing.T) {
 		{"by an action that is not known", flow.UnknownAction{Effects: flow.Effects{Clears: 1 << l.ExitRegister}}, true},
 	} {
 		e := flow.EffectsOf([]flow.Action{tc.does, flow.Resubmit{Table: 50}})
-		if got := l.Unmarks(&e); got != tc.want {
+		if got := l.Returns(&e); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}

@@ -11,6 +11,8 @@ type placed struct {
 	sp         *k8s.ServicePort
 	id         uint32
 	slotTables slotTables
+	// postponed: nothing of it is wanted before the next update of it.
+	postponed bool
 }
 
 // slotTables are the tables of a Service port's two sets of endpoints; nil: the table that newSlots makes.

@@ -116,9 +116,11 @@ func (s *service) frontend(f *k8s.Frontend) {
 		}
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, false), ^uint32(markMasquerade)))
-		s.share(tableServices, prioUnserved, cookieUnserved,
-			s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
-			s.resubmit(tableReject))
+		if !s.sp.Partial {
+			s.share(tableServices, prioUnserved, cookieUnserved,
+				s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
+				s.resubmit(tableReject))
+		}
 		return
 	}
 	s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, outside.Masquerade), 0xffffffff))

@@ -10,62 +10,140 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// beyond is what the flows of others do with packets that nkp has passed on: those of table 0, and of the
-// tables that these lead to, up to ofctrl.MaxForeign flows.
+// beyond is what the flows of others do with packets that nkp has passed on: those of the table where these
+// go on, and of the tables and groups that they lead to, up to ofctrl.MaxForeign flows and maxGroups groups.
 type beyond struct {
-	stateful *flow.Flow // one that uses conntrack; nil: none does
-	unmarks  *flow.Flow // one that may clear the bit of passed packets; nil: none does
-	unread   string     // the first table with too many flows to look at
+	stateful *offender // uses conntrack; nil: none does
+	returns  *offender // may lead passed packets back to nkp's flows; nil: none does
+	unread   string    // the first table, or the groups, that cannot be looked at
+}
+
+// offender is a flow of others with an effect that matters.
+type offender struct {
+	*flow.Flow
+	group string // by which group it has the effect, as the end of a sentence; "": by itself
+}
+
+// maxGroups bounds the groups of others that are looked at.
+const maxGroups = 4096
+
+// search is a beyond under way. It follows the flows of others from table to table and group to group.
+type search struct {
+	beyond
+	set    *Settings
+	conn   *ofctrl.Conn
+	pause  func() error // between two parts
+	sizes  [256]uint32  // of the tables
+	left   uint32       // flows that may still be read
+	tables []uint8      // to be read
+	met    [256]bool    // tables that were read, or are among tables
+	groups []uint32     // to be read
+	// leads has the flow that leads to each group that was read, or is among groups.
+	leads map[uint32]*flow.Flow
+}
+
+// note adds what a flow, or the buckets of a group that it leads to, can do with passed packets.
+func (s *search) note(by offender, does *flow.Effects) {
+	if s.stateful == nil && (does.Conntrack || by.group == "" && by.Match.CTState.Value != 0) {
+		s.stateful = &by
+	}
+	if s.returns == nil && s.set.Layout.Returns(does) {
+		s.returns = &by
+	}
+
+	own := s.set.Layout.Tables()
+	for t := range uint8(flow.NoTable) {
+		if !s.met[t] && does.LeadTo(t) && !slices.Contains(own, t) {
+			s.met[t] = true
+			s.tables = append(s.tables, t)
+		}
+	}
+
+	ids, all := does.Groups()
+	for _, id := range ids {
+		switch {
+		case s.leads[id] != nil:
+		case len(s.leads) == maxGroups:
+			all = false
+		default:
+			s.leads[id] = by.Flow
+			s.groups = append(s.groups, id)
+		}
+	}
+	if !all && s.unread == "" {
+		s.unread = fmt.Sprintf("more than %d groups", len(s.leads))
+	}
+}
+
+// groupsAtOnce is how many groups are read between two pauses.
+const groupsAtOnce = 512
+
+// readGroups reads the next groups.
+func (s *search) readGroups(ctx context.Context) error {
+	ids := s.groups[:min(len(s.groups), groupsAtOnce)]
+	s.groups = s.groups[len(ids):]
+	err := s.conn.EachGroup(ctx, ids, func(g *flow.Group) {
+		for i := range g.Buckets {
+			does := flow.EffectsOf(g.Buckets[i].Actions)
+			s.note(offender{s.leads[g.ID], fmt.Sprintf(", by group %d", g.ID)}, &does)
+		}
+	})
+	if errors.Is(err, ofctrl.ErrProtocol) { // too wide to be described
+		s.unread, err = fmt.Sprintf("groups from %d on", ids[0]), nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.pause()
+}
+
+// readTable reads the next table.
+func (s *search) readTable(ctx context.Context) error {
+	t := s.tables[0]
+	s.tables = s.tables[1:]
+	n := s.sizes[t]
+	if n > s.left {
+		s.unread, s.tables = fmt.Sprintf("table %d, with %d flows", t, n), nil
+		return nil
+	}
+	s.left -= n
+	return s.conn.EachForeign(ctx, s.set.Filter(), t, int(n), func(f *flow.Flow) {
+		if s.set.Layout.PassedOn(f) {
+			does := flow.EffectsOf(f.Actions)
+			s.note(offender{Flow: f}, &does)
+		}
+	}, s.pause)
 }
 
 // beyond reads what the flows of others do with packets that nkp has passed on. It calls pause between two
-// tables; an error of pause ends it.
-func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() error) (b beyond, err error) {
-	if !s.Layout.Passes() {
-		return b, nil
+// parts of them; an error of pause ends it.
+func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() error) (beyond, error) {
+	first, ok := s.Layout.ExitTable()
+	if !ok {
+		return beyond{}, nil
 	}
-	sizes, err := conn.TableSizes(ctx)
+
+	w := &search{
+		set: s, conn: conn, pause: pause, left: ofctrl.MaxForeign,
+		tables: []uint8{first}, leads: map[uint32]*flow.Flow{},
+	}
+	w.met[first] = true
+	var err error
+	if w.sizes, err = conn.TableSizes(ctx); err != nil {
+		return beyond{}, err
+	}
+
+	for err == nil && len(w.tables)+len(w.groups) > 0 {
+		if len(w.groups) > 0 {
+			err = w.readGroups(ctx)
+		} else {
+			err = w.readTable(ctx)
+		}
+	}
 	if err != nil {
-		return b, err
+		err = fmt.Errorf("read the flows and groups of others: %w", err)
 	}
-
-	const first = 0
-	left, own := uint32(ofctrl.MaxForeign), s.Layout.Tables()
-	tables, met := []uint8{first}, [256]bool{first: true}
-	for ; len(tables) > 0; tables = tables[1:] {
-		t := tables[0]
-		if sizes[t] > left {
-			b.unread = fmt.Sprintf("table %d, with %d flows", t, sizes[t])
-			break
-		}
-		left -= sizes[t]
-
-		err := conn.EachForeign(ctx, s.Filter(), t, func(f *flow.Flow) {
-			if !s.Layout.PassedOn(f) {
-				return
-			}
-			does := flow.EffectsOf(f.Actions)
-			if b.stateful == nil && (does.Conntrack || f.Match.CTState.Value != 0) {
-				b.stateful = f
-			}
-			if b.unmarks == nil && s.Layout.Unmarks(&does) {
-				b.unmarks = f
-			}
-			for next := range met {
-				if !met[next] && does.LeadTo(uint8(next)) && !slices.Contains(own, uint8(next)) {
-					met[next] = true
-					tables = append(tables, uint8(next))
-				}
-			}
-		})
-		if err == nil {
-			err = pause()
-		}
-		if err != nil {
-			return b, fmt.Errorf("read the flows of others in table %d: %w", t, err)
-		}
-	}
-	return b, nil
+	return w.beyond, err
 }
 
 // WhyUnmarked returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
@@ -74,14 +152,22 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	switch {
 	case err != nil:
 		return "", err
-	case b.unmarks != nil:
-		return fmt.Sprintf(
-			"A flow of others may clear bit 31 of reg%d (--exit-register), which marks passed packets: %s",
-			s.Layout.ExitRegister, b.unmarks), nil
+	case b.returns != nil:
+		return s.whyReturns(b.returns), nil
 	case b.unread != "":
-		return "The flows of others are too many to check: " + b.unread, nil
+		return "The flows of others cannot all be checked: " + b.unread, nil
 	}
 	return "", nil
+}
+
+// whyReturns explains how a packet that nkp has passed on may come back to nkp's flows.
+func (s *Settings) whyReturns(by *offender) string {
+	if t, _ := s.Layout.ExitTable(); t != 0 {
+		return fmt.Sprintf("A flow of others may lead passed packets back to nkp's tables%s: %s",
+			by.group, by.Flow)
+	}
+	return fmt.Sprintf("A flow of others may clear bit 31 of reg%d (--exit-register), which marks passed "+
+		"packets, or lead to nkp's tables%s: %s", s.Layout.ExitRegister, by.group, by.Flow)
 }
 
 // Unmarks is Settings.WhyUnmarked for the plane's switch. It reads beside the loop, because changes must not
@@ -114,7 +200,7 @@ func (g *programmer) mayStart(ctx context.Context) bool {
 	return true
 }
 
-// lookBeyond updates beyond. It calls pause between two tables, which may program changes. A flow that uses
+// lookBeyond updates beyond. It calls pause between two parts, which may program changes. A flow that uses
 // conntrack is reported when it is the first.
 func (g *programmer) lookBeyond(ctx context.Context, pause func()) {
 	if g.conn == nil || g.set.AllowStateful {
@@ -146,8 +232,8 @@ func (g *programmer) lookBeyond(ctx context.Context, pause func()) {
 func (g *programmer) beyondWarnings() (out []string) {
 	if f := g.beyond.stateful; f != nil {
 		text := fmt.Sprintf("a flow of others uses conntrack on packets that nkp passes on "+
-			"(cookie=%#x,table=%d,priority=%d,%s), and %s",
-			f.Cookie, f.Table, f.Priority, f.Match, Consequence)
+			"(cookie=%#x,table=%d,priority=%d,%s)%s, and %s",
+			f.Cookie, f.Table, f.Priority, f.Match, f.group, Consequence)
 		if g.permitted {
 			text += ": they may not hold for Services; --allow-stateful-policies lets nkp start beside them"
 		} else {
@@ -158,7 +244,7 @@ func (g *programmer) beyondWarnings() (out []string) {
 		out = append(out, text)
 	}
 	if g.beyond.unread != "" {
-		out = append(out, fmt.Sprintf("flows of others that may use conntrack are too many to look at: "+
+		out = append(out, fmt.Sprintf("flows of others that may use conntrack cannot all be looked at: "+
 			"%s (--allow-stateful-policies)", g.beyond.unread))
 	}
 	return out

@@ -120,6 +120,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	p.stale = staleUDP{set: &p.set, db: db, hooks: &p.hooks, log: log}
 	p.prog = programmer{
 		set: &p.set, hooks: &p.hooks, log: log, alive: &p.alive, node: &p.node, stale: &p.stale,
+		later:   p.in.Return,
 		surplus: map[flow.Key]*flow.Flow{},
 		refused: dataplane.NewRefusals[k8s.PortName]("the switch", log, p.hooks.Refused),
 	}
@@ -329,7 +330,7 @@ func (p *Plane) report() {
 		p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 	}
 	p.publish()
-	p.hooks.Lost(!p.prog.inStep() || p.failOpen != "")
+	p.hooks.Lost(!p.prog.inStep() || p.in.Divided() || p.failOpen != "")
 	p.hooks.FailOpen(p.failOpen != "")
 }
 
@@ -412,7 +413,7 @@ func (p *Plane) followOthers(ctx context.Context) {
 
 	decide := changed && p.node.others == flow.OthersDecide
 	if decide || p.prog.beyond.stateful == nil && p.prog.conn != nil && p.prog.conn.Tracks(0) {
-		p.prog.lookBeyond(ctx, func() {})
+		p.prog.lookBeyond(ctx, func() { p.takeWaiting(ctx) })
 	}
 }
 

@@ -23,6 +23,8 @@ type programmer struct {
 	alive *liveness
 	node  *facts
 	stale *staleUDP // deletes conntrack entries of UDP endpoints that are gone
+	// later gives Service ports back, which come again in portions.
+	later func([]*k8s.ServicePort)
 
 	compiler *pipeline.Compiler // nil until the first Update
 	conn     *ofctrl.Conn       // nil while there is none

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,6 +47,9 @@ func (g *programmer) readBack(ctx context.Context) {
 		forget = *g.pending
 	}
 
+	if first {
+		g.postpone(found)
+	}
 	g.pending = found.Delta()
 	if d, _ := g.ready(time.Now()); !d.Empty() {
 		if first {
@@ -63,6 +67,29 @@ func (g *programmer) readBack(ctx context.Context) {
 	g.fullSync = true
 	g.sync(ctx)
 	g.fullSync = false
+}
+
+// firstCost is the cost of the Services that one bundle adds at most after the first read-back over a
+// connection: above 50,000 Services of five endpoints. What is installed already does not count.
+const firstCost = 100 * dataplane.Portion
+
+// postpone leaves Services of which the switch has nothing for later: large ones, and those beyond firstCost.
+// They come in portions, so that other changes do not wait for them. All that is installed is brought in step
+// by one bundle, because no packet may see half of a change.
+func (g *programmer) postpone(found comparison) {
+	absent := found.Absent()
+	slices.SortFunc(absent, func(a, b *k8s.ServicePort) int {
+		return cmp.Or(cmp.Compare(a.ServiceCost, b.ServiceCost), a.Name.Compare(b.Name))
+	})
+	sum := 0
+	at := slices.IndexFunc(absent, func(sp *k8s.ServicePort) bool {
+		sum += sp.Cost
+		return sp.ServiceCost > dataplane.Portion || sum > firstCost
+	})
+	if at >= 0 {
+		found.Postpone(absent[at:])
+		g.later(absent[at:])
+	}
 }
 
 // read reads the switch and compares it with what a compiler wants. It does so once more if reconsider,

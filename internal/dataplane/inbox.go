@@ -41,6 +41,7 @@ type Inbox struct {
 
 	mu       sync.Mutex // protects all below, and orders the calls of queued and of WhileIdle's function
 	next     *Update    // nil: nothing is new
+	facts    k8s.Model  // Facts of the last update
 	begun    bool       // something has come in
 	divided  bool       // next has the rest of what was taken in part
 	portions portions
@@ -77,6 +78,18 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 	}
 
 	in.begun = true
+	in.facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
+	u := in.update()
+	u.Node = u.Node || c.Node
+	maps.Copy(u.Ports, c.Ports)
+	maps.Copy(u.HealthChecks, c.HealthChecks)
+
+	in.queued(in.families...)
+	in.Notify()
+}
+
+// update returns the update that waits, or begins one. Callers hold mu.
+func (in *Inbox) update() *Update {
 	if in.next == nil {
 		in.next = &Update{
 			Changes: k8s.Changes{
@@ -86,14 +99,23 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 			Arrived: time.Now(),
 		}
 	}
+	in.next.Facts = in.facts
+	return in.next
+}
 
-	u := in.next
-	u.Facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
-	u.Node = u.Node || c.Node
-	maps.Copy(u.Ports, c.Ports)
-	maps.Copy(u.HealthChecks, c.HealthChecks)
-
-	in.queued(in.families...)
+// Return gives back Service ports that were taken, of which nothing is installed: the plane left them out, so
+// that others need not wait for them. They come again in portions, unless something newer of them waits.
+func (in *Inbox) Return(ports []*k8s.ServicePort) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	u := in.update()
+	for _, sp := range ports {
+		in.portions.giveBack(sp.Name)
+		if _, newer := u.Ports[sp.Name]; !newer {
+			u.Ports[sp.Name] = sp
+		}
+	}
+	in.divided = true
 	in.Notify()
 }
 
@@ -110,8 +132,8 @@ func (in *Inbox) Take() *Update {
 	rest := u.Ports
 	u.Ports = in.portions.split(rest)
 	if in.divided = len(rest) > 0; in.divided {
-		in.next = &Update{Facts: u.Facts, Arrived: u.Arrived,
-			Changes: k8s.Changes{Ports: rest, HealthChecks: map[k8s.ServiceName]*k8s.HealthCheck{}}}
+		next := in.update()
+		next.Arrived, next.Ports = u.Arrived, rest
 		in.Notify()
 	}
 	return u

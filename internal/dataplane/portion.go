@@ -22,10 +22,25 @@ type portions struct {
 	// passed is how often a large Service's port was left for those that cost less.
 	passed map[k8s.PortName]int
 	waited bool // the last portion left all ports of large Services out
+	// returned are ports that the plane has given back, and does not have. They come like those of large
+	// Services.
+	returned map[k8s.PortName]bool
+	// partial are ports that the plane has as Partial.
+	partial map[k8s.PortName]bool
 }
 
 func newPortions() portions {
-	return portions{taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{}}
+	return portions{
+		taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{},
+		returned: map[k8s.PortName]bool{}, partial: map[k8s.PortName]bool{},
+	}
+}
+
+// giveBack records that the plane does not have a port.
+func (p *portions) giveBack(n k8s.PortName) {
+	p.returned[n] = true
+	delete(p.taken, n)
+	delete(p.partial, n)
 }
 
 // split takes a portion from the ports of an update and returns it: all ports of small Services, and of large
@@ -38,7 +53,7 @@ func (p *portions) split(
 	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > Portion }
 	var large []k8s.PortName
 	for n, sp := range ports {
-		if isLarge(sp) || isLarge(p.taken[n]) {
+		if isLarge(sp) || isLarge(p.taken[n]) || p.returned[n] {
 			large = append(large, n)
 		}
 	}
@@ -134,20 +149,44 @@ func (p *portions) withoutLater(
 	return names
 }
 
-// take removes these ports from those of an update, and remembers them.
+// take removes these ports from those of an update, and remembers them. A new port is Partial while others of
+// its Service wait. It comes once more after the last of them.
 func (p *portions) take(
 	ports map[k8s.PortName]*k8s.ServicePort,
 	names []k8s.PortName,
 ) map[k8s.PortName]*k8s.ServicePort {
 	p.begun = true
 	taken := make(map[k8s.PortName]*k8s.ServicePort, len(names))
+	isNew := map[k8s.PortName]bool{}
 	for _, n := range names {
 		sp := ports[n]
+		isNew[n] = sp != nil && (p.taken[n] == nil || p.partial[n])
 		taken[n] = sp
 		delete(ports, n)
 		delete(p.passed, n)
+		delete(p.returned, n)
+		delete(p.partial, n)
 		if p.taken[n] = sp; sp == nil {
 			delete(p.taken, n)
+		}
+	}
+
+	waits := map[k8s.ServiceName]bool{} // for new ports
+	for n, sp := range ports {
+		if sp != nil && p.taken[n] == nil {
+			waits[n.ServiceName] = true
+		}
+	}
+	for n, sp := range taken {
+		if isNew[n] && waits[n.ServiceName] {
+			incomplete := *sp
+			incomplete.Partial = true
+			taken[n], p.partial[n] = &incomplete, true
+		}
+	}
+	for n := range p.partial {
+		if _, comes := ports[n]; !comes && !waits[n.ServiceName] {
+			ports[n] = p.taken[n]
 		}
 	}
 	return taken

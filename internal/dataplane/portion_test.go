@@ -60,7 +60,7 @@ func TestLargeServiceHoldsUpNobody(t *testing.T) {
 	for ; !in.Idle(); updates++ {
 		in.Take()
 	}
-	if updates == 0 || updates > 30 {
+	if updates == 0 || updates > 60 { // each port comes once more when the last is there
 		t.Errorf("the rest took %d updates", updates)
 	}
 }
@@ -151,6 +151,89 @@ func TestPortionsMoveAddresses(t *testing.T) {
 			if taken[n] != sp {
 				t.Fatalf("%s is not as wanted", n)
 			}
+		}
+	}
+}
+
+// What a plane gives back, because nothing of it is installed, comes again in portions, whatever it costs, and what is new goes before
+// it. A newer state of it replaces what was given back.
+func TestReturnedPortsComeInPortions(t *testing.T) {
+	const most = Portion + 6000
+	in := NewInbox(func(...k8s.Family) {})
+	var all []*k8s.ServicePort
+	for i := range 100 {
+		all = append(all, portOf(fmt.Sprint("s", i), 0, 6000, 6000, i))
+	}
+	put(in, all...)
+	if u := in.Take(); len(u.Ports) != len(all) {
+		t.Fatalf("%d ports at first, want all", len(u.Ports))
+	}
+
+	in.Return(all)
+	newer, gone := portOf("s1", 0, 30, 30, 1), all[2].Name
+	put(in, newer)
+	in.Put(&k8s.Model{}, k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{gone: nil}})
+	got := map[k8s.PortName]*k8s.ServicePort{}
+	for i := 0; !in.Idle(); i++ {
+		small := portOf(fmt.Sprint("small", i), 0, 30, 30, 200+i)
+		if i < 10 {
+			put(in, small)
+		}
+		u, cost := in.Take(), 0
+		for n, sp := range u.Ports {
+			if got[n] = sp; sp != nil {
+				cost += sp.Cost
+			}
+		}
+		if cost > most || i < 10 && u.Ports[small.Name] == nil {
+			t.Fatalf("update %d: a cost of %d, at most %d; the change in it: %v", i, cost, most, u.Ports[small.Name])
+		}
+		if i > 300 {
+			t.Fatal("no end")
+		}
+	}
+	for _, sp := range all {
+		want := sp
+		switch sp.Name {
+		case newer.Name:
+			want = newer
+		case gone:
+			want = nil
+		}
+		if got[sp.Name] != want {
+			t.Errorf("%s is not as wanted", sp.Name)
+		}
+	}
+}
+
+// The ports of a large new Service are Partial until the last one comes, and none is in the end.
+func TestPartialUntilTheLastPort(t *testing.T) {
+	in := begunInbox()
+	var large []*k8s.ServicePort
+	for i := range 20 {
+		large = append(large, portOf("large", i, 3000, 60_000, 1))
+		large[i].Frontends[0].Port = uint16(80 + i)
+	}
+	put(in, large...)
+	last := map[k8s.PortName]*k8s.ServicePort{}
+	for !in.Idle() {
+		before := len(last)
+		for n, sp := range in.Take().Ports {
+			last[n] = sp
+		}
+		complete := 0
+		for _, sp := range last {
+			if !sp.Partial {
+				complete++
+			}
+		}
+		if before < len(last) && len(last) < len(large) && complete > 0 {
+			t.Fatalf("%d of %d ports are there, %d of them not partial", len(last), len(large), complete)
+		}
+	}
+	for _, sp := range large {
+		if last[sp.Name] != sp {
+			t.Errorf("%s is %+v", sp.Name, last[sp.Name])
 		}
 	}
 }

@@ -1,11 +1,18 @@
 package flow
 
-// Effects are what the actions of a flow can do to the way of a packet. Groups are not looked into.
+import "encoding/binary"
+
+// Effects are what the actions of a flow, or of a group's buckets, can do to the way of a packet. It can be
+// compared.
 type Effects struct {
 	Conntrack bool      // they track the packet
 	Tables    [4]uint64 // where the packet can go on, a bit for each table
 	Clears    uint16    // registers whose highest bit they can clear, a bit for each
+	groups    string    // where the packet can go on: ids of four bytes each, up to maxGroups
 }
+
+// maxGroups is how many groups Effects hold.
+const maxGroups = 64
 
 // GoTo adds a table where the packet can go on.
 func (e *Effects) GoTo(table uint8) { e.Tables[table/64] |= 1 << (table % 64) }
@@ -13,10 +20,31 @@ func (e *Effects) GoTo(table uint8) { e.Tables[table/64] |= 1 << (table % 64) }
 // LeadTo reports whether the packet can go on in a table.
 func (e *Effects) LeadTo(table uint8) bool { return e.Tables[table/64]>>(table%64)&1 != 0 }
 
+// Send adds a group where the packet can go on.
+func (e *Effects) Send(group uint32) {
+	e.addGroups(string(binary.BigEndian.AppendUint32(nil, group)))
+}
+
+func (e *Effects) addGroups(more string) {
+	if more == "" {
+		return
+	}
+	e.groups = e.groups[:min(len(e.groups), 4*maxGroups)] + more
+}
+
+// Groups returns where the packet can go on. all is false if there are more than Effects hold.
+func (e *Effects) Groups() (ids []uint32, all bool) {
+	for b := []byte(e.groups); len(b) > 0 && len(ids) < maxGroups; b = b[4:] {
+		ids = append(ids, binary.BigEndian.Uint32(b))
+	}
+	return ids, len(e.groups) <= 4*maxGroups
+}
+
 // Add adds what further actions can do.
 func (e *Effects) Add(o *Effects) {
 	e.Conntrack = e.Conntrack || o.Conntrack
 	e.Clears |= o.Clears
+	e.addGroups(o.groups)
 	for i := range e.Tables {
 		e.Tables[i] |= o.Tables[i]
 	}
@@ -31,6 +59,8 @@ func EffectsOf(as []Action) (e Effects) {
 		switch a := a.(type) {
 		case Resubmit:
 			e.GoTo(a.Table)
+		case ToGroup:
+			e.Send(a.ID)
 		case CT:
 			e.Conntrack = true
 			if a.Table != NoTable {

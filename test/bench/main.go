@@ -43,6 +43,7 @@ func main() {
 	sizes := flag.String("sizes", "", "comma-separated numbers of Services, of those that the run has, with -huge also such as 50000x5 (default: all)")
 	bare := flag.Bool("alone", false, "VIP against direct, by nkp in Open vSwitch and by nkp in iptables (-only nkp: not the second), without an API server, at any -sizes (default: 10); nothing written, nothing judged")
 	pairs := flag.Int("profile", 0, "profile, by perf, while connections come to the VIP and straight to the pods, so many times each in turns: of nkp, whose switch needs symbols and frame pointers (NKP_OVS), or (-only nftables, iptables) of kube-proxy, or (-only nkp-nftables, nkp-iptables) of nkp's other modes; at any -sizes (default: 10)")
+	large := flag.String("beside", "", "how long a small Service's change takes while a large one is programmed, and what both take at a start: comma-separated shapes, or all; -only nkp, nkp-nftables or nkp-iptables (default: the first two); nothing written, nothing judged")
 	clients := flag.Int("clients", defaultClients, "how many clients connect side by side while -profile is at work")
 	flag.StringVar(&programs.NKP, "nkp", os.Getenv("NKP_BINARY"), "nkp (default: built)")
 	flag.StringVar(&programs.KubeServer, "kubeserver", os.Getenv("NKP_KUBESERVER"), "API server of test/k8s/e2e (default: built)")
@@ -58,6 +59,13 @@ func main() {
 	if *record && *trendFile == "" {
 		fmt.Fprintln(os.Stderr, "bench: -record is for -trend only")
 		os.Exit(1)
+	}
+	if *large != "" {
+		if err := beside(ctx, programs, *root, *only, *large); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	if *bare || *pairs != 0 {
 		if err := withoutAPI(ctx, programs, *root, *only, *sizes, *clients, *pairs); err != nil {

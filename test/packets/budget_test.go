@@ -4,12 +4,18 @@ package packets
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
 // A Service whose ports × addresses would be a million flows is refused by name; its neighbours, and nkp's memory, do not notice. It is
@@ -85,4 +91,69 @@ func TestInStepIsWithAllPortions(t *testing.T) {
 	if t.Logf("%d flows", last.Flows); last.Flows < 100_000 || first.Flows < last.Flows {
 		t.Errorf("in step with %d flows of %d", first.Flows, last.Flows)
 	}
+}
+
+// At a start the first bundle brings in step what is installed, and adds Services that are not large. Large ones of which the switch has
+// nothing come behind it in portions. After that a restart changes nothing, and one with a new large Service leaves all others alone.
+func TestStartBesideLargeServices(t *testing.T) {
+	const most = 2 * dataplane.Portion // flows of a bundle
+	large := func(name, ip string, net, ports int) *v1.Service {
+		return service(name, ip, func(s *v1.Service) {
+			s.Spec.Ports = nil
+			for i := range ports {
+				s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(80 + i), Protocol: v1.ProtocolTCP})
+			}
+			for i := range 1000 {
+				s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, vip(net, i))
+			}
+		})
+	}
+	web, first, second := service("web", "40.0.0.1"), large("first", "40.0.0.2", 50, 40), large("second", "40.0.0.3", 51, 20)
+	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)), first, slice(first, 8080, at(c.pods[0].IP4)))
+	c.servePods(t)
+
+	// bundles returns how many flows the bundle after the read-back sets, and each one since.
+	bundles := func() (read int, all []int) {
+		text := c.agent.Log.String()
+		if m := regexp.MustCompile(`bringing the switch in step" setFlows=(\d+)`).FindStringSubmatch(text); m != nil {
+			read, _ = strconv.Atoi(m[1])
+		}
+		for _, m := range regexp.MustCompile(`"switch is in step" flows=(\d+)`).FindAllStringSubmatch(text, -1) {
+			n, _ := strconv.Atoi(m[1])
+			all = append(all, n)
+		}
+		return read, all
+	}
+	served := func(to ...string) {
+		t.Helper()
+		for _, addr := range to {
+			c.ask(t, c.pods[1].Host, "tcp", addr, c.pods[0].Name)
+		}
+	}
+
+	c.run()
+	c.settle()
+	read, all := bundles()
+	if t.Logf("%d flows at first, then %v", read, all); read == 0 || read > 1000 || len(all) < 5 || slices.Max(all) > most {
+		t.Errorf("%d flows at first, then bundles of %v, want %d at most", read, all, most)
+	}
+	served("40.0.0.1:80", "40.0.0.2:80", "40.0.0.2:119", "50.0.0.1:100")
+	c.unanswered(t, c.pods[1].Host, "udp", "40.0.0.2:80", func() { served("40.0.0.1:80") })
+
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	c.run()
+	c.settle()
+	if read, all := bundles(); read > 0 || len(all) > 1 {
+		t.Errorf("a restart sets %d flows, then %v", read, all)
+	}
+
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	c.put(second, slice(second, 8080, at(c.pods[0].IP4)))
+	c.run()
+	c.settle()
+	if read, all := bundles(); read > 100 || len(all) < 3 || slices.Max(all) > most {
+		t.Errorf("a restart with a new Service sets %d flows, then %v", read, all)
+	}
+	served("40.0.0.1:80", "40.0.0.2:119", "40.0.0.3:99", "51.0.0.1:80")
 }

@@ -15,6 +15,9 @@ import (
 // ownFlows is how ovs-ofctl selects nkp's flows.
 const ownFlows = "cookie=0x6e6b700000000000/0xffffff0000000000"
 
+// ownGroup finds a group of nkp's: their ids have ten digits, those of others in these tests one.
+var ownGroup = regexp.MustCompile(`group_id=\d{10}`)
+
 // Where a flow of others uses conntrack on packets that nkp passes on, nkp does not start: it says which flow, programs nothing, and
 // starts once that flow is gone, or with --allow-stateful-policies. If the flow comes later, nkp serves on and warns.
 func TestStatefulPolicies(t *testing.T) {
@@ -23,13 +26,23 @@ func TestStatefulPolicies(t *testing.T) {
 		lead    []string // flows that lead to tracked
 		tracked string   // the flow that uses conntrack, without its actions
 		track   string   // what it does
+		how     string   // ends what is said of it
+		groups  []string
+		args    []string
 	}{
 		{"in a table that table 0 leads to", []string{"table=0,priority=50,ip,actions=resubmit(,50)", "table=50,priority=0,actions=goto_table:60",
-			"table=60,priority=0,actions=NORMAL"}, "table=60,priority=10,tcp", "ct(commit,zone=NXM_NX_REG1[0..15]),NORMAL"},
-		{"in table 0", []string{"table=0,priority=40,ip,actions=NORMAL"}, "table=0,priority=50,ip", "ct(commit,zone=9),NORMAL"},
+			"table=60,priority=0,actions=NORMAL"}, "table=60,priority=10,tcp", "ct(commit,zone=NXM_NX_REG1[0..15]),NORMAL", "", nil, nil},
+		{"in table 0", []string{"table=0,priority=40,ip,actions=NORMAL"}, "table=0,priority=50,ip", "ct(commit,zone=9),NORMAL", "", nil, nil},
+		{"by a group", []string{"table=0,priority=40,ip,actions=NORMAL"}, "table=0,priority=50,ip", "group:7", ", by group 7",
+			[]string{"group_id=7,type=all,bucket=actions=ct(commit,zone=9),NORMAL"}, nil},
+		{"by a group of a group that leads to a table", []string{"table=0,priority=50,ip,actions=clone(group:8)", "table=60,priority=0,actions=NORMAL"},
+			"table=60,priority=10,tcp", "ct(commit,zone=9),NORMAL", "",
+			[]string{"group_id=7,type=indirect,bucket=actions=resubmit(,60)", "group_id=8,type=select,bucket=actions=group:7"}, nil},
+		{"behind --next-table", []string{"table=50,priority=0,actions=goto_table:60", "table=60,priority=0,actions=NORMAL"},
+			"table=60,priority=10,tcp", "ct(commit,zone=9),NORMAL", "", nil, []string{"--next-table", "50"}},
 	} {
 		t.Run(policy.name, func(t *testing.T) {
-			c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+			c := newCluster(t, testbed.Options{Standalone: true}, append(policy.args, "--service-cidr", serviceCIDRs)...)
 			c.put(c.policyServices()...)
 			c.servePods(t)
 			client := c.pods[0].Host
@@ -40,10 +53,14 @@ func TestStatefulPolicies(t *testing.T) {
 				_, err := c.Ofctl("--strict", "del-flows", c.Bridge, policy.tracked)
 				must(t, err)
 			}
+			for _, g := range policy.groups {
+				_, err := c.Ofctl("add-group", c.Bridge, g)
+				must(t, err)
+			}
 			for _, f := range policy.lead {
 				c.addFlows(t, "cookie=0x77,"+f)
 			}
-			warning := `a flow of others uses conntrack on packets that nkp passes on \(cookie=0x77,` + policy.tracked + `\)`
+			warning := `a flow of others uses conntrack on packets that nkp passes on \(cookie=0x77,` + policy.tracked + `\)` + policy.how
 			refuses := warning + `.*client→endpoint on the way there and Service→client on the way back: nkp programs nothing.*--allow-stateful-policies permits it`
 			warns := `WARNING +` + warning + `.*--allow-stateful-policies lets nkp start`
 
@@ -64,7 +81,7 @@ func TestStatefulPolicies(t *testing.T) {
 			if own, err := c.Ofctl("dump-flows", c.Bridge, ownFlows); err != nil || strings.Contains(own, "cookie=") {
 				t.Errorf("nkp has programmed the switch: %s%v", own, err)
 			}
-			if own, err := c.Ofctl("dump-groups", c.Bridge); err != nil || strings.Contains(own, "group_id=") {
+			if own, err := c.Ofctl("dump-groups", c.Bridge); err != nil || ownGroup.MatchString(own) {
 				t.Errorf("nkp has programmed the switch: %s%v", own, err)
 			}
 			c.ask(t, client, "tcp", hostPort(c.pods[1].IP4, 8080), c.pods[1].Name)
@@ -112,19 +129,39 @@ func TestFlowThatUnmarks(t *testing.T) {
 		"cookie=0x77,table=50,priority=5,tcp,tp_dst=8080,actions=resubmit(,60)", "cookie=0x77,table=60,priority=0,actions=NORMAL")
 	c.begin(c.policyServices()...)
 	client := c.pods[0].Host
+	_, err := c.Ofctl("add-group", c.Bridge, "group_id=9,type=all,bucket=actions=load:0->NXM_NX_REG10[],resubmit(,0)")
+	must(t, err)
 	for _, tc := range []struct{ name, does string }{
+		{"by a group", "group:9"},
 		{"all of the register", "load:0->NXM_NX_REG10[],resubmit(,0)"},
 		{"as part of a larger one", "set_field:0->xreg5,resubmit(,0)"},
+		{"not needed: it leads past table 0", "resubmit(,1)"},
 	} {
 		if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.3:80", "--live"); status != 0 || r.Live.Verdict != "deliver" {
 			t.Fatalf("without the flow: status %d, %+v", status, r.Live)
 		}
 		c.addFlows(t, "cookie=0x77,table=60,priority=5,tcp,tp_dst=8080,actions="+tc.does)
-		c.disagrees(t, client, "40.0.0.3:80", "uncertain", `clear bit 31 of reg10 \(--exit-register\), which marks passed packets: cookie=0x77,table=60,priority=5`)
+		c.disagrees(t, client, "40.0.0.3:80", "uncertain", `clear bit 31 of reg10 \(--exit-register\), which marks passed packets, or lead to nkp's tables.*: cookie=0x77,table=60,priority=5`)
 		if _, err := c.Appctl("version"); err != nil {
 			t.Fatalf("%s: ovs-vswitchd does not answer: %v", tc.name, err)
 		}
 		_, err := c.Ofctl("del-flows", c.Bridge, "table=60,tcp")
 		must(t, err)
+	}
+}
+
+// With --next-table nothing marks passed packets. A flow of others behind that table which leads to one of nkp's makes a loop, too.
+func TestFlowThatReturns(t *testing.T) {
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs, "--next-table", "50")
+	c.addFlows(t, "cookie=0x77,table=50,priority=0,actions=resubmit(,60)", "cookie=0x77,table=60,priority=0,actions=NORMAL")
+	c.begin(c.policyServices()...)
+	client := c.pods[0].Host
+	if r, status := c.trace(t, "tcp", client.IP4.String(), "40.0.0.3:80", "--live"); status != 0 || r.Live.Verdict != "deliver" {
+		t.Fatalf("without the flow: status %d, %+v", status, r.Live)
+	}
+	c.addFlows(t, "cookie=0x77,table=60,priority=5,tcp,tp_dst=8080,actions=resubmit(,0)")
+	c.disagrees(t, client, "40.0.0.3:80", "uncertain", `may lead passed packets back to nkp's tables: cookie=0x77,table=60,priority=5`)
+	if _, err := c.Appctl("version"); err != nil {
+		t.Fatalf("ovs-vswitchd does not answer: %v", err)
 	}
 }

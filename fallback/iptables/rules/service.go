@@ -98,7 +98,7 @@ func (s *portBuilder) clusterIP(f *k8s.Frontend, r k8s.Route) {
 	} else {
 		s.refuse(Services, f, r)
 	}
-	if s.RefusesOtherPorts(f.Address) {
+	if !s.Partial && s.RefusesOtherPorts(f.Address) {
 		s.addShared(Filter, ClusterIPs,
 			rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
 				jump("REJECT", s.rejectWith()...))

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
@@ -120,4 +121,15 @@ func shadowed(sp *k8s.ServicePort) *k8s.ServicePort {
 		s.Frontends[i+1].ShadowedBy = "default/older:p"
 	}
 	return &s
+}
+
+// While ports of a Service are still to come, its ClusterIP refuses no other port.
+func TestPartialServiceRefusesNothing(t *testing.T) {
+	sp := shape{Name: "partial", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	for _, sp.Partial = range []bool{true, false} {
+		s := NewCompiler(serving.DefaultConfig(), k8s.IPv4, shapes.Model()).Service(sp)
+		if refuses := slices.ContainsFunc(s.SharedRules, func(r SharedRule) bool { return r.Chain == ClusterIPs }); refuses == sp.Partial {
+			t.Errorf("partial %t: refuses %t", sp.Partial, refuses)
+		}
+	}
 }

@@ -188,7 +188,7 @@ func (b *builder) frontend(f *k8s.Frontend) {
 
 	switch {
 	case f.Type == k8s.ClusterIP:
-		if b.RefusesOtherPorts(f.Address) {
+		if !b.Partial && b.RefusesOtherPorts(f.Address) {
 			b.out.Shared = append(b.out.Shared, Ref{ClusterIPs, string(key{}.addr(f.Address))})
 		}
 	default:

@@ -209,3 +209,16 @@ func TestNestedSourceRanges(t *testing.T) {
 		t.Errorf("ranges %v, want %v", got, want)
 	}
 }
+
+// While ports of a Service are still to come, its ClusterIP refuses no other port.
+func TestPartialServiceRefusesNothing(t *testing.T) {
+	sp := shape{Name: "partial", Cluster: 2, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	m := shapes.Model()
+	m.ServiceCIDRs = nil
+	for _, sp.Partial = range []bool{true, false} {
+		s := NewCompiler(testConfig(), k8s.IPv4, m).Service(sp, AssignPorts(Ports{}, sp))
+		if refuses := slices.ContainsFunc(s.Shared, func(r Ref) bool { return r.Set == ClusterIPs }); refuses == sp.Partial {
+			t.Errorf("partial %t: refuses %t", sp.Partial, refuses)
+		}
+	}
+}

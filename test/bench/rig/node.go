@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,7 @@ type Node struct {
 	Client *testbed.Pod   // local pod 0
 	Locals []*testbed.Pod // the other local pods: endpoints
 	Proxy  *Process       // nil while none runs
+	Flags  []string       // further ones of nkp on the bridge
 
 	programs   Programs
 	dir        string
@@ -58,15 +60,19 @@ func NewNode(ctx context.Context, kind Kind, api *API, programs Programs) (*Node
 	})
 }
 
-// NewNodeAlone makes a node for nkp, of kind NKP or IPTables, that needs no API server: a file has the objects that every run
-// has, and this many numbered Services.
+// NewNodeAlone makes a node for nkp, of kind NKP or IPTables, that needs no API server: a directory has the objects that
+// every run has, and this many numbered Services.
 func NewNodeAlone(ctx context.Context, kind Kind, services int, programs Programs) (*Node, error) {
 	return newNode(ctx, kind, programs, func(n *Node) error {
-		file := filepath.Join(n.dir, "services.json")
-		n.source = []string{"--manifests", file}
-		return writeManifest(file, services, Endpoints)
+		n.source = []string{"--manifests", n.manifests()}
+		if err := os.Mkdir(n.manifests(), 0o755); err != nil {
+			return err
+		}
+		return writeManifest(filepath.Join(n.manifests(), "services.json"), services, Endpoints)
 	})
 }
+
+func (n *Node) manifests() string { return filepath.Join(n.dir, "manifests") }
 
 func newNode(ctx context.Context, kind Kind, programs Programs, join func(*Node) error) (n *Node, err error) {
 	o := testbed.Options{NoServiceRoutes: true}
@@ -146,7 +152,7 @@ func (n *Node) Start() (err error) {
 
 func (n *Node) command() *exec.Cmd {
 	if n.Kind == NKP {
-		return exec.Command(n.programs.NKP, append(n.NKPFlags("run"), "--socket", n.Socket(), "--ovs-wait", "10s", "--metrics-bind-address", MetricsAddress)...)
+		return exec.Command(n.programs.NKP, slices.Concat(n.NKPFlags("run"), n.Flags, []string{"--socket", n.Socket(), "--ovs-wait", "10s", "--metrics-bind-address", MetricsAddress})...)
 	}
 	if mode, ok := map[Kind]string{IPTables: "iptables", NFTables: "nftables"}[n.Kind]; ok {
 		return exec.Command(n.programs.NKP, append([]string{"run", "--mode", mode, "--socket", n.Socket(), "--metrics-bind-address", MetricsAddress,
