@@ -161,8 +161,8 @@ type ServicePort struct {
 	// Cost is what a data plane makes of it at most (Options.Cost), and ServiceCost what it makes of all
 	// ports of its Service; 0: not known.
 	Cost, ServiceCost int
-	// Partial: other new ports of its Service are still to come, so that a data plane does not refuse yet what
-	// no port of its ClusterIPs serves.
+	// Partial: other new ports of its Service are still to come, so that a data plane does not refuse yet
+	// what no port of its ClusterIPs serves.
 	Partial bool
 	// Consistent is how clients from outside are served at one of the frontends (AnnotationConsistent); nil:
 	// as at the others.

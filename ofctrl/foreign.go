@@ -37,7 +37,7 @@ type foreignFlows struct {
 	dec        *decoder               // of the switch's reports; nil: none was decoded yet
 	watch      *Filter                // of the last Watch; nil: the switch reports nothing
 	tables     []uint8                // that it reports
-	alike      [256]uint64            // bits that all cookies of a large table had alike when it was read last
+	alike      [256]uint64            // bits in which a large table's cookies did not differ, by table
 	paused     chan struct{}          // closed when the switch resumes its reports; nil: they are not paused
 }
 

@@ -265,36 +265,28 @@ func (r *reading) groups(ctx context.Context, c *Conn) error {
 	if err := c.eachGroup(ctx, r.filter.GroupLo, r.filter.GroupHi, note); err != nil {
 		return err
 	}
+	take := func(g *flow.Group) {
+		if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
+			r.to.Group(g)
+		}
+	}
 	if r.pause == nil {
-		return r.describe(ctx, c, ids)
+		return c.EachGroup(ctx, ids, take)
 	}
 	for part := range slices.Chunk(ids, partSize) {
 		if err := r.pause(); err != nil {
 			return err
 		}
-		if err := r.describe(ctx, c, part); err != nil {
+		if err := c.EachGroup(ctx, part, take); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// describe reads groups of nkp's own by their ids.
-func (r *reading) describe(ctx context.Context, c *Conn, ids []uint32) error {
-	return c.describe(ctx, r.dec, ids, func(g *flow.Group) {
-		if g.ID >= r.filter.GroupLo && g.ID <= r.filter.GroupHi {
-			r.to.Group(g)
-		}
-	})
-}
-
 // EachGroup calls take for each of these groups that exists, on the connection's reader.
 func (c *Conn) EachGroup(ctx context.Context, ids []uint32, take func(*flow.Group)) error {
-	return c.describe(ctx, newDecoder(), ids, take)
-}
-
-func (c *Conn) describe(ctx context.Context, dec *decoder, ids []uint32, take func(*flow.Group)) error {
-	described := 0
+	dec, described := newDecoder(), 0
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {

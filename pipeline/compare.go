@@ -164,16 +164,14 @@ func (x *Comparison) collect(d *flow.Delta) {
 	}
 }
 
-// Absent returns the Service ports of which nothing is on the switch, nor anything of another at a place where
-// they are served.
+// Absent returns the Service ports of which nothing is on the switch, nor anything of another at a place
+// where they are served.
 func (x *Comparison) Absent() (out []*k8s.ServicePort) {
 	x.flowsRead()
 	placed := map[k8s.PortName]bool{} // what differs is where they are served
-	if len(x.flows) > 0 {
-		served := x.c.places()
-		for _, f := range x.flows {
-			placed[served[placeOf(&f.Match)].name] = true
-		}
+	served := x.c.places()
+	for _, f := range x.flows {
+		placed[served[placeOf(&f.Match)].name] = true
 	}
 	for n, p := range x.c.ports {
 		if !p.postponed && !x.ids[p.id] && !placed[n] {

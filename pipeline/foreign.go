@@ -120,8 +120,8 @@ func (l Layout) PassedOn(f *flow.Flow) bool {
 		(m.EthType == 0 || m.EthType == flow.EthIPv4 || m.EthType == flow.EthIPv6)
 }
 
-// Returns reports whether actions may lead a packet that nkp has passed on back to nkp's flows: they may clear
-// the exit's bit, or lead to one of nkp's tables.
+// Returns reports whether actions may lead a packet that nkp has passed on back to nkp's flows: they may
+// clear the exit's bit, or lead to one of nkp's tables.
 func (l Layout) Returns(e *flow.Effects) bool {
 	return l.passes() && e.Clears>>l.ExitRegister&1 != 0 ||
 		slices.ContainsFunc(l.Tables(), func(t uint8) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -36,7 +35,7 @@ type search struct {
 	sizes  [256]uint32  // of the tables
 	left   uint32       // flows that may still be read
 	tables []uint8      // to be read
-	met    [256]bool    // tables that were read, or are among tables
+	met    [256]bool    // tables that were read or are among tables, and nkp's own
 	groups []uint32     // to be read
 	// leads has the flow that leads to each group that was read, or is among groups.
 	leads map[uint32]*flow.Flow
@@ -51,9 +50,8 @@ func (s *search) note(by offender, does *flow.Effects) {
 		s.returns = &by
 	}
 
-	own := s.set.Layout.Tables()
 	for t := range uint8(flow.NoTable) {
-		if !s.met[t] && does.LeadTo(t) && !slices.Contains(own, t) {
+		if !s.met[t] && does.LeadTo(t) {
 			s.met[t] = true
 			s.tables = append(s.tables, t)
 		}
@@ -88,10 +86,10 @@ func (s *search) readGroups(ctx context.Context) error {
 			s.note(offender{s.leads[g.ID], fmt.Sprintf(", by group %d", g.ID)}, &does)
 		}
 	})
-	if errors.Is(err, ofctrl.ErrProtocol) { // too wide to be described
-		s.unread, err = fmt.Sprintf("groups from %d on", ids[0]), nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, ofctrl.ErrProtocol): // too wide to be described
+		s.unread = fmt.Sprintf("groups from %d on", ids[0])
+	case err != nil:
 		return err
 	}
 	return s.pause()
@@ -127,7 +125,9 @@ func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() e
 		set: s, conn: conn, pause: pause, left: ofctrl.MaxForeign,
 		tables: []uint8{first}, leads: map[uint32]*flow.Flow{},
 	}
-	w.met[first] = true
+	for _, t := range append(s.Layout.Tables(), first) {
+		w.met[t] = true
+	}
 	var err error
 	if w.sizes, err = conn.TableSizes(ctx); err != nil {
 		return beyond{}, err
@@ -153,21 +153,13 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	case err != nil:
 		return "", err
 	case b.returns != nil:
-		return s.whyReturns(b.returns), nil
+		return fmt.Sprintf("A flow of others may lead passed packets back to nkp's flows (to one of nkp's tables, "+
+			"or it clears bit 31 of reg%d, --exit-register, which marks them)%s: %s",
+			s.Layout.ExitRegister, b.returns.group, b.returns.Flow), nil
 	case b.unread != "":
 		return "The flows of others cannot all be checked: " + b.unread, nil
 	}
 	return "", nil
-}
-
-// whyReturns explains how a packet that nkp has passed on may come back to nkp's flows.
-func (s *Settings) whyReturns(by *offender) string {
-	if t, _ := s.Layout.ExitTable(); t != 0 {
-		return fmt.Sprintf("A flow of others may lead passed packets back to nkp's tables%s: %s",
-			by.group, by.Flow)
-	}
-	return fmt.Sprintf("A flow of others may clear bit 31 of reg%d (--exit-register), which marks passed "+
-		"packets, or lead to nkp's tables%s: %s", s.Layout.ExitRegister, by.group, by.Flow)
 }
 
 // Unmarks is Settings.WhyUnmarked for the plane's switch. It reads beside the loop, because changes must not

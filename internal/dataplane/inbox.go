@@ -110,7 +110,9 @@ func (in *Inbox) Return(ports []*k8s.ServicePort) {
 	defer in.mu.Unlock()
 	u := in.update()
 	for _, sp := range ports {
-		in.portions.giveBack(sp.Name)
+		in.portions.returned[sp.Name] = true
+		delete(in.portions.taken, sp.Name)
+		delete(in.portions.partial, sp.Name)
 		if _, newer := u.Ports[sp.Name]; !newer {
 			u.Ports[sp.Name] = sp
 		}

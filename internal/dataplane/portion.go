@@ -36,13 +36,6 @@ func newPortions() portions {
 	}
 }
 
-// giveBack records that the plane does not have a port.
-func (p *portions) giveBack(n k8s.PortName) {
-	p.returned[n] = true
-	delete(p.taken, n)
-	delete(p.partial, n)
-}
-
 // split takes a portion from the ports of an update and returns it: all ports of small Services, and of large
 // ones, up to Portion, those that were left most often, then the smallest. If there are small ones, they do
 // not wait for any large one, but the next portion has some of each. Ports between which an address moves

@@ -8,10 +8,10 @@ type Effects struct {
 	Conntrack bool      // they track the packet
 	Tables    [4]uint64 // where the packet can go on, a bit for each table
 	Clears    uint16    // registers whose highest bit they can clear, a bit for each
-	groups    string    // where the packet can go on: ids of four bytes each, up to maxGroups
+	groups    string    // where the packet can go on: ids of four bytes each
 }
 
-// maxGroups is how many groups Effects hold.
+// maxGroups is how many groups of an action list are known at least.
 const maxGroups = 64
 
 // GoTo adds a table where the packet can go on.
@@ -25,19 +25,18 @@ func (e *Effects) Send(group uint32) {
 	e.addGroups(string(binary.BigEndian.AppendUint32(nil, group)))
 }
 
-func (e *Effects) addGroups(more string) {
-	if more == "" {
-		return
+func (e *Effects) addGroups(ids string) {
+	if len(e.groups) < 4*maxGroups {
+		e.groups += ids
 	}
-	e.groups = e.groups[:min(len(e.groups), 4*maxGroups)] + more
 }
 
-// Groups returns where the packet can go on. all is false if there are more than Effects hold.
+// Groups returns where the packet can go on. all is false if there may be more.
 func (e *Effects) Groups() (ids []uint32, all bool) {
-	for b := []byte(e.groups); len(b) > 0 && len(ids) < maxGroups; b = b[4:] {
+	for b := []byte(e.groups); len(b) > 0; b = b[4:] {
 		ids = append(ids, binary.BigEndian.Uint32(b))
 	}
-	return ids, len(e.groups) <= 4*maxGroups
+	return ids, len(e.groups) < 4*maxGroups
 }
 
 // Add adds what further actions can do.

@@ -172,7 +172,16 @@ func besideOne(ctx context.Context, programs rig.Programs, kind rig.Kind, name s
 	})
 }
 
+// besideLimit bounds the wait for all that was written.
+const besideLimit = 5 * time.Minute
+
 // inStep waits until nkp says that all is in force.
-func (m *measurement) inStep() (string, error) {
-	return m.RunNKP("status", "--wait", "--timeout", "10m", "--socket", m.Socket())
+func (m *measurement) inStep() (status string, err error) {
+	for begin := time.Now(); time.Since(begin) < besideLimit; {
+		status, err = m.RunNKP("status", "--wait", "--timeout", "5s", "--socket", m.Socket())
+		if err == nil {
+			break
+		}
+	}
+	return status, err
 }
