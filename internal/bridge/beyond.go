@@ -153,8 +153,8 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	case err != nil:
 		return "", err
 	case b.returns != nil:
-		return fmt.Sprintf("A flow of others may lead passed packets back to nkp's flows (to one of nkp's tables, "+
-			"or it clears bit 31 of reg%d, --exit-register, which marks them)%s: %s",
+		return fmt.Sprintf("A flow of others may lead passed packets back to nkp's flows (to one of nkp's "+
+			"tables, or it clears bit 31 of reg%d, --exit-register, which marks them)%s: %s",
 			s.Layout.ExitRegister, b.returns.group, b.returns.Flow), nil
 	case b.unread != "":
 		return "The flows of others cannot all be checked: " + b.unread, nil
