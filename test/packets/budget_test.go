@@ -3,6 +3,7 @@
 package packets
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -110,7 +112,16 @@ func TestStartBesideLargeServices(t *testing.T) {
 	}
 	web, first, second := service("web", "40.0.0.1"), large("first", "40.0.0.2", 50, 40), large("second", "40.0.0.3", 51, 20)
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
-	c.put(web, slice(web, 8080, at(c.pods[0].IP4)), first, slice(first, 8080, at(c.pods[0].IP4)))
+	behind := func(s *v1.Service) *discoveryv1.EndpointSlice { // the pod serves all ports
+		out := slice(s, 8080, at(c.pods[0].IP4))
+		port := out.Ports[0].Port
+		out.Ports = nil
+		for _, p := range s.Spec.Ports {
+			out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: port})
+		}
+		return out
+	}
+	c.put(web, behind(web), first, behind(first))
 	c.servePods(t)
 
 	// bundles returns how many flows the bundle after the read-back sets, and each one since.
@@ -139,7 +150,9 @@ func TestStartBesideLargeServices(t *testing.T) {
 		t.Errorf("%d flows at first, then bundles of %v, want %d at most", read, all, most)
 	}
 	served("40.0.0.1:80", "40.0.0.2:80", "40.0.0.2:119", "50.0.0.1:100")
-	c.unanswered(t, c.pods[1].Host, "udp", "40.0.0.2:80", func() { served("40.0.0.1:80") })
+	if _, err := c.pods[1].Ask(c.ctx, "tcp", "40.0.0.2:1000"); !errors.Is(err, testbed.ErrRefused) {
+		t.Errorf("a port that the Service does not have: %v, want a refusal", err)
+	}
 
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
@@ -149,7 +162,7 @@ func TestStartBesideLargeServices(t *testing.T) {
 	}
 
 	must(t, c.agent.Stop(syscall.SIGTERM))
-	c.put(second, slice(second, 8080, at(c.pods[0].IP4)))
+	c.put(second, behind(second))
 	c.run()
 	c.settle()
 	if read, all := bundles(); read > 100 || len(all) < 3 || slices.Max(all) > most {
