@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -88,58 +89,90 @@ func (p *portions) split(
 }
 
 // withoutLater returns the ports but those that may come later: those that give no address to one of the
-// returned ones, and get none of one.
+// returned ones, and get none of one. It adds to a set only what the returned ports have, which is little:
+// a large Service's frontends are looked at for each portion.
 func (p *portions) withoutLater(
 	ports map[k8s.PortName]*k8s.ServicePort,
 	later map[k8s.PortName]bool,
 ) (names []k8s.PortName) {
-	type frontend struct {
-		netip.AddrPort
-		k8s.Protocol
-		k8s.Family
+	had, gets := newFrontends(), newFrontends() // what the returned ports had, and what they get
+	add := func(n k8s.PortName) {
+		names = append(names, n)
+		for f := range frontendsOf(n, p.taken[n]) {
+			had.add(f)
+		}
+		for f := range frontendsOf(n, ports[n]) {
+			gets.add(f)
+		}
+	}
+	for n := range ports {
+		if !later[n] {
+			add(n)
+		}
 	}
 
-	each := func(n k8s.PortName, sp *k8s.ServicePort, do func(frontend)) {
+	for more := true; more; {
+		more = false
+		for n := range later {
+			if had.hasAny(frontendsOf(n, ports[n])) || gets.hasAny(frontendsOf(n, p.taken[n])) {
+				delete(later, n)
+				add(n)
+				more = true
+			}
+		}
+	}
+	return names
+}
+
+// frontend is what only one Service port can have.
+type frontend struct {
+	netip.AddrPort
+	k8s.Protocol
+	k8s.Family
+}
+
+// frontendsOf returns the frontends that a port takes from others; sp may be nil.
+func frontendsOf(n k8s.PortName, sp *k8s.ServicePort) iter.Seq[frontend] {
+	return func(yield func(frontend) bool) {
 		if sp == nil {
 			return
 		}
 		for i := range sp.Frontends {
-			if f := &sp.Frontends[i]; f.ShadowedBy == "" {
-				do(frontend{netip.AddrPortFrom(f.Address, f.Port), n.Protocol, n.Family})
+			f := &sp.Frontends[i]
+			if f.ShadowedBy == "" && !yield(frontend{netip.AddrPortFrom(f.Address, f.Port), n.Protocol, n.Family}) {
+				return
 			}
 		}
 		if c := sp.Consistent; c != nil {
 			for _, e := range c.Serving() {
-				do(frontend{netip.AddrPortFrom(e.Addr.Addr(), c.Relay), n.Protocol, n.Family})
-			}
-		}
-	}
-
-	had, gets := map[frontend]k8s.PortName{}, map[frontend]k8s.PortName{}
-	for n := range later {
-		each(n, p.taken[n], func(f frontend) { had[f] = n })
-		each(n, ports[n], func(f frontend) { gets[f] = n })
-	}
-
-	for n := range ports {
-		if !later[n] {
-			names = append(names, n)
-		}
-	}
-
-	for i := 0; i < len(names) && len(later) > 0; i++ {
-		from := func(of map[frontend]k8s.PortName) func(frontend) {
-			return func(f frontend) {
-				if n := of[f]; later[n] {
-					delete(later, n)
-					names = append(names, n)
+				if !yield(frontend{netip.AddrPortFrom(e.Addr.Addr(), c.Relay), n.Protocol, n.Family}) {
+					return
 				}
 			}
 		}
-		each(names[i], ports[names[i]], from(had))
-		each(names[i], p.taken[names[i]], from(gets))
 	}
-	return names
+}
+
+// frontends is a set. Most questions end at the port, without a look into the map.
+type frontends struct {
+	ports [1 << 16 / 64]uint64 // a bit for each port that one has
+	all   map[frontend]bool
+}
+
+func newFrontends() *frontends { return &frontends{all: map[frontend]bool{}} }
+
+func (s *frontends) add(f frontend) {
+	s.ports[f.Port()/64] |= 1 << (f.Port() % 64)
+	s.all[f] = true
+}
+
+func (s *frontends) hasAny(of iter.Seq[frontend]) bool {
+	for f := range of {
+		if s.ports[f.Port()/64]&(1<<(f.Port()%64)) != 0 && s.all[f] {
+			return true
+		}
+	}
+	return false
 }
 
 // take removes these ports from those of an update, and remembers them. A new port is Partial while others of
