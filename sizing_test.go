@@ -12,16 +12,16 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Every memory limit of nkp's containers has room for --cost-limit-node at the measured bytes of a unit of cost (docs/performance.md,
-// sizing), and not for twice as much: it follows when the default of the flag, or the measurement, changes.
+// Every memory limit of nkp's containers has room for --cost-limit-node at the measured bytes of a unit of cost (docs/operate/sizing.md), and not for twice as
+// much: it follows when the default of the flag, or the measurement, changes.
 func TestMemoryLimitsFollowFromTheBudget(t *testing.T) {
-	page, err := os.ReadFile("docs/performance.md")
+	page, err := os.ReadFile("docs/operate/sizing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`\| nkp, [^|]*\| 0\.3 to ([\d.]+) kB \|[^|]*memory limit of the DaemonSet is 2 GiB`).FindSubmatch(page)
+	m := regexp.MustCompile(`\| nkp \| 0\.3 to ([\d.]+) kB \|[^|]*memory limit of the DaemonSet is 2 GiB`).FindSubmatch(page)
 	if m == nil || !strings.Contains(string(page), "default of 4,000,000") || k8s.DefaultLimits.Node != 4_000_000 {
-		t.Fatalf("docs/performance.md does not size nkp by --cost-limit-node, %d", k8s.DefaultLimits.Node)
+		t.Fatalf("docs/operate/sizing.md does not size nkp by --cost-limit-node, %d", k8s.DefaultLimits.Node)
 	}
 	unit, err := strconv.ParseFloat(string(m[1]), 64)
 	if err != nil {

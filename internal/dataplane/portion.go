@@ -139,13 +139,15 @@ func frontendsOf(n k8s.PortName, sp *k8s.ServicePort) iter.Seq[frontend] {
 		}
 		for i := range sp.Frontends {
 			f := &sp.Frontends[i]
-			if f.ShadowedBy == "" && !yield(frontend{netip.AddrPortFrom(f.Address, f.Port), n.Protocol, n.Family}) {
+			at := netip.AddrPortFrom(f.Address, f.Port)
+			if f.ShadowedBy == "" && !yield(frontend{at, n.Protocol, n.Family}) {
 				return
 			}
 		}
 		if c := sp.Consistent; c != nil {
 			for _, e := range c.Serving() {
-				if !yield(frontend{netip.AddrPortFrom(e.Addr.Addr(), c.Relay), n.Protocol, n.Family}) {
+				at := netip.AddrPortFrom(e.Addr.Addr(), c.Relay)
+				if !yield(frontend{at, n.Protocol, n.Family}) {
 					return
 				}
 			}
