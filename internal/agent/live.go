@@ -193,12 +193,14 @@ func (s *Settings) CompareRules(
 		}
 		return err
 	}
-	tables, err := iptables.ReadRules(ctx, s.IPTablesBackend, family)
+	installed, err := iptables.ReadRules(ctx, s.IPTablesBackend, family)
 	if err != nil {
 		return err
 	}
-	set := live.Rules{Tables: tables, Node: m.Node,
-		Detector: m.Detector, Connections: kernelConnections(ctx, q)}
+	others := tables(ctx, m, q)
+	others.PodDevice = s.NFTablesOptions(scope).PodDevice
+	set := live.Rules{Tables: installed, Node: m.Node,
+		Detector: m.Detector, Connections: kernelConnections(ctx, q), Others: &others}
 	if err = set.Compare(q, r); err == nil {
 		live.Routes(m.Node.Local, "", nftables.OfDevice, q, r)
 	}

@@ -7,7 +7,7 @@
 // iptables-save prints them. Tables take the ways that a packet and its answers go through the nftables of
 // all owners (fallback/nftables/netlink). Nothing is sent and nothing is changed.
 //
-// It does not see what lies beyond the bridge, nor, in iptables, what rules of others do with the packet.
+// It does not see what lies beyond the bridge.
 //
 // Start reading at Switch.Compare, Rules.Compare and Tables.Compare.
 package live

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -24,7 +27,12 @@ type Rules struct {
 	// Connections calls do with each connection that the kernel tracks, until it returns an error; nil: it
 	// cannot be asked.
 	Connections func(do func(*dpctl.Connection) error) error
+	// Others are the rules of other programs, without Diff and Connections.
+	Others *Tables
 }
+
+// servicesPrefix begins the names of the chains that Services are served by.
+const servicesPrefix = "KUBE-"
 
 // walker is a packet on its way through chains.
 type walker struct {
@@ -47,7 +55,7 @@ type outcome struct {
 }
 
 // Compare follows the packet through the chains that lead to Services, and compares that with the model's
-// answer, in r.Live. It skips foreign chains.
+// answer, in r.Live. What rules of others do with the packet it asks Others.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	w := &walker{
 		Rules:    s,
@@ -74,11 +82,66 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	if l.Verdict = verdict; verdict != r.Verdict {
 		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
 	}
-	if verdict == trace.Deliver {
-		w.judge(l, r, ways)
+
+	passed, doubted, err := s.others(q, r, ways)
+	if err != nil {
+		return err
+	}
+	if list := deliveries(passed); len(list) > 0 {
+		w.judge(l, r, list)
 	}
 	addKernelConnections("iptables", s.Connections, q, r)
+	if r.Verdict == trace.Deliver {
+		return s.Others.answers(q, r, passed, doubted)
+	}
 	return nil
+}
+
+// others compares what the rules of other programs do with a packet that Services' chains translate to one of
+// the endpoints of ways, if any. It returns as Tables.others does.
+func (s *Rules) others(
+	q trace.Question, r *trace.Result, ways []outcome,
+) (passed []rules.Way, doubted bool, err error) {
+	p := s.Others.packet(q, r)
+	p.IPTables = &rules.IPTables{Mark: s.mark()}
+	for _, o := range ways {
+		if at, err := netip.ParseAddrPort(o.endpoint); err == nil {
+			p.IPTables.Ways = append(p.IPTables.Ways, rules.Way{Endpoint: at, Masquerade: o.marked})
+		}
+	}
+
+	nat := maps.Clone(s.Tables["nat"])
+	withoutServices(nat, len(ways) > 0)
+	return s.Others.others(p, nat, q, r)
+}
+
+// mark returns the mark of packets that are to be masqueraded; 0: there is none.
+func (s *Rules) mark() uint32 {
+	for _, text := range s.Tables["nat"]["KUBE-MARK-MASQ"] {
+		r := newRule(text)
+		value, _, _ := strings.Cut(r.option("--set-xmark"), "/")
+		if n, err := strconv.ParseUint(value, 0, 32); err == nil {
+			return uint32(n)
+		}
+	}
+	return 0
+}
+
+// withoutServices deletes the rules by which chains of a table lead to those of Services. With translated, the
+// packet does not come to what follows.
+func withoutServices(chains map[string][]string, translated bool) {
+	for name, list := range chains {
+		var kept []string
+		for _, text := range list {
+			r := newRule(text)
+			if !strings.HasPrefix(r.target, servicesPrefix) {
+				kept = append(kept, text)
+			} else if translated && r.target == "KUBE-SERVICES" {
+				break
+			}
+		}
+		chains[name] = kept
+	}
 }
 
 // addKernelConnections adds what connection tracking has of existing connections, and does to answers. each
@@ -165,7 +228,7 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 func (w *walker) base(table, chain string) (all []outcome) {
 	for _, text := range w.Tables[table][chain] {
 		r := newRule(text)
-		if !strings.HasPrefix(r.target, "KUBE-") || r.holds(w, false) == no {
+		if !strings.HasPrefix(r.target, servicesPrefix) || r.holds(w, false) == no {
 			continue
 		}
 		ended, _ := w.chain(table, r.target, false, 0)
@@ -234,7 +297,8 @@ func (w *walker) jump(
 	case "RETURN":
 		return nil, nil, []bool{marked}
 	case "MARK":
-		return nil, []bool{true}, nil
+		clears := strings.HasPrefix(r.option("--set-xmark"), "0x0/")
+		return nil, []bool{!clears}, nil
 	case "DNAT":
 		return []outcome{{"DNAT", r.option("--to-destination"), marked}}, nil, nil
 	case "ACCEPT", "DROP", "REJECT":

@@ -1,11 +1,13 @@
 package live
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -73,7 +75,8 @@ func installedRules() *Rules {
 		return all
 	}
 	return &Rules{
-		Node: k8s.Node{Local: []netip.Addr{netip.MustParseAddr("172.16.0.2")}},
+		Others: noOthers(),
+		Node:   k8s.Node{Local: []netip.Addr{netip.MustParseAddr("172.16.0.2")}},
 		Tables: map[string]map[string][]string{
 			"nat": chains(`PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 				OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
@@ -89,6 +92,26 @@ func installedRules() *Rules {
 			"filter": chains(`FORWARD -m conntrack --ctstate NEW -j KUBE-SERVICES
 				KUBE-SERVICES -d 40.0.0.2/32 -p tcp -m comment --comment "default/empty has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable`),
 		},
+	}
+}
+
+// noOthers are the rules of other programs where there are none.
+func noOthers() *Tables {
+	return &Tables{
+		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nil, nil, errors.ErrUnsupported },
+		Legacy: func(...string) (string, map[string]map[string][]string, error) { return "", nil, nil },
+	}
+}
+
+// Of several cluster CIDRs of a family, each takes the mark for masquerading from the packets of its pods.
+func TestRulesClearTheMark(t *testing.T) {
+	s := installedRules()
+	nat := s.Tables["nat"]
+	nat["KUBE-SVC-A"] = append([]string{"-j KUBE-MARK-MASQ", "-s 10.0.0.0/16 -j MARK --set-xmark 0x0/0x4000"}, nat["KUBE-SVC-A"][1:]...)
+	r := &trace.Result{Verdict: trace.Deliver, Service: "default/web", Masquerade: trace.Never, Endpoints: []string{"10.0.0.11:8080", "10.0.1.11:8080"}}
+	q := trace.Question{From: netip.MustParseAddrPort("10.0.0.5:0"), To: netip.MustParseAddrPort("40.0.0.1:80"), Protocol: "TCP"}
+	if err := s.Compare(q, r); err != nil || !r.Live.Agrees {
+		t.Errorf("%v, %+v", err, r.Live)
 	}
 }
 
@@ -128,7 +151,7 @@ func TestRulesCompare(t *testing.T) {
 
 // Chains that lead to each other in a circle end all the same.
 func TestRulesCircle(t *testing.T) {
-	s := &Rules{Tables: map[string]map[string][]string{"nat": {
+	s := &Rules{Others: noOthers(), Tables: map[string]map[string][]string{"nat": {
 		"PREROUTING": {"-j KUBE-SERVICES"}, "KUBE-SERVICES": {"-j KUBE-SVC-A"}, "KUBE-SVC-A": {"-j KUBE-SERVICES"},
 	}}}
 	r := &trace.Result{Verdict: trace.Untouched, Masquerade: trace.Never}

@@ -48,33 +48,13 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	l.Step("nftables: %s", q)
 	l.Steps = append(l.Steps, steps...)
 
-	switch l.Verdict = verdictOf(ways); {
-	case l.Verdict == trace.Uncertain:
-		l.Differ("what becomes of the packet is not certain: the model says %s", r.Verdict)
-	case l.Verdict != r.Verdict:
-		l.Differ("the rules say %s, the model %s", l.Verdict, r.Verdict)
-	}
-
-	if l.Verdict != r.Verdict {
-		for _, w := range ways {
-			if w.At != "" {
-				l.Differ("%s %s", w.At, whatEnds[w.Fate])
-			}
-		}
-	}
-
+	judgeWays(l, r, ways)
 	doubted, err := s.legacy(l, q, &p, ways)
 	if err != nil {
 		return err
 	}
 
-	var list []outcome
-	for _, w := range ways {
-		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
-			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
-		}
-	}
-	if len(list) > 0 {
+	if list := deliveries(ways); len(list) > 0 {
 		judgeDelivery(l, r, q.From.Addr(), list)
 	}
 
@@ -87,6 +67,84 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 		return s.answers(q, r, ways, doubted)
 	}
 	return nil
+}
+
+// judgeWays compares the verdict over all ways with what the model says, and names the chains that end them.
+func judgeWays(l *trace.Live, r *trace.Result, ways []rules.Way) {
+	switch l.Verdict = verdictOf(ways); {
+	case l.Verdict == trace.Uncertain:
+		l.Differ("what becomes of the packet is not certain: the model says %s", r.Verdict)
+	case l.Verdict != r.Verdict:
+		l.Differ("the rules say %s, the model %s", l.Verdict, r.Verdict)
+	default:
+		return
+	}
+	for _, w := range ways {
+		if w.At != "" {
+			l.Differ("%s %s", w.At, whatEnds[w.Fate])
+		}
+	}
+}
+
+// follow is Follow where the kernel may have no nf_tables, which pass everything then.
+func (s *Tables) follow(p rules.Packet) (ways []rules.Way, steps []string, err error) {
+	ways, steps, err = s.Follow(p)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		return ways, steps, err
+	}
+	switch {
+	case p.Reply != nil:
+		return []rules.Way{{Endpoint: p.To}}, nil, nil
+	case p.IPTables != nil && len(p.IPTables.Ways) > 0:
+		return p.IPTables.Ways, nil, nil
+	}
+	return []rules.Way{{Fate: rules.Accepted}}, nil, nil
+}
+
+// others adds to r.Live what the tables of other programs do with a packet that iptables serves as p.IPTables
+// says. nat are their rules in iptables' table nat that the packet may come to. It returns the ways that the
+// packet may go, and the result of legacy.
+func (s *Tables) others(
+	p rules.Packet, nat map[string][]string, q trace.Question, r *trace.Result,
+) (ways []rules.Way, doubted bool, err error) {
+	ways, steps, err := s.follow(p)
+	if err != nil {
+		return nil, false, err
+	}
+
+	l := r.Live
+	l.Steps = append(l.Steps, steps...)
+	own := func(w rules.Way) bool { return strings.Contains(w.At, ", chain "+servicesPrefix) }
+	decided := func(w rules.Way) bool {
+		return w.At != "" || w.Endpoint.IsValid() && len(p.IPTables.Ways) == 0
+	}
+	if others := slices.DeleteFunc(slices.Clone(ways), own); slices.ContainsFunc(others, decided) {
+		judgeWays(l, r, others)
+	}
+
+	for i, text := range interfering(
+		map[string]map[string][]string{"nat": nat}, []string{"PREROUTING", "OUTPUT"}, headers(q, nil),
+	) {
+		l.Verdict = trace.Uncertain
+		if i == maxDifferences {
+			l.Differ("and more rules of iptables")
+			break
+		}
+		l.Differ("a rule of iptables may lead the packet elsewhere: %s", text)
+	}
+
+	doubted, err = s.legacy(l, q, &p, ways)
+	return ways, doubted, err
+}
+
+// deliveries returns the ways that end at an endpoint.
+func deliveries(ways []rules.Way) (list []outcome) {
+	for _, w := range ways {
+		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
+			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
+		}
+	}
+	return list
 }
 
 // CompareOwn adds to r.Live what the tables do with a packet of the node's own that a bridge translates, and
@@ -110,10 +168,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 		{"the packet leaves the node", "before the packet leaves the node", p},
 		{"the answer comes to the node", "of the answer", answer},
 	} {
-		ways, steps, err := s.Follow(way.packet)
-		if errors.Is(err, errors.ErrUnsupported) {
-			ways, err = []rules.Way{{Fate: rules.Accepted}}, nil
-		}
+		ways, steps, err := s.follow(way.packet)
 		if err != nil {
 			r.Doubt(fmt.Sprintf("the node's nftables cannot be read: %v", err))
 			return nil
@@ -168,7 +223,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 		}
 		done = append(done, w.Endpoint)
 
-		back, steps, err := s.Follow(rules.Packet{
+		back, steps, err := s.follow(rules.Packet{
 			Protocol: q.Protocol, From: w.Endpoint, To: client(q), Local: s.Node.Local,
 			Reply:    &rules.Reply{Service: q.To, Masquerade: w.Masquerade},
 			FromNode: slices.Contains(s.Node.Local, w.Endpoint.Addr()),
@@ -347,6 +402,11 @@ func (s *Tables) legacy(
 	drops, rules, err := s.Legacy(chains...)
 	if err != nil {
 		return false, err
+	}
+	if p.IPTables != nil {
+		for table, chains := range rules {
+			withoutServices(chains, table == "nat" && len(p.IPTables.Ways) > 0)
+		}
 	}
 
 	if drops != "" {

@@ -12,11 +12,21 @@ import (
 )
 
 // What other programs, or mistakes, put into nftables shows in trace --live: each case says what becomes of a packet, and a packet shows
-// that it is so. Where a rule decides by what nkp does not know, the verdict is uncertain.
+// that it is so. Where a rule decides by what nkp does not know, the verdict is uncertain. Each mode has the same to say of others' rules.
 func TestTraceForeignTables(t *testing.T) {
 	nightly.Only(t, "TestTraceDisagrees has one thing that differs")
 	needsIPTables(t)
-	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "nftables", "--service-cidr", serviceCIDRs)
+	for name, flags := range map[string][]string{
+		"nftables":        {"--mode", "nftables"},
+		"iptables-nft":    {"--mode", "iptables", "--iptables-backend", "nf_tables"},
+		"iptables-legacy": {"--mode", "iptables", "--iptables-backend", "legacy"},
+	} {
+		t.Run(name, func(t *testing.T) { traceForeignTables(t, flags...) })
+	}
+}
+
+func traceForeignTables(t *testing.T, flags ...string) {
+	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, append(flags, "--service-cidr", serviceCIDRs)...)
 	web, itself := service("web", "40.0.0.1", exposed(30080)), service("itself", "40.0.0.2")
 	two := service("two", "40.0.0.3")
 	here, there, other := c.pods[0], c.remotes[0], c.remotes[1]
@@ -111,6 +121,9 @@ func TestTraceForeignTables(t *testing.T) {
 		{"nothing is installed", "nft delete table ip nkp", "true", client, "172.16.0.2:30080", "untouched", testbed.ErrRefused, []string{"the rules say untouched, the model deliver", "table nkp"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			if strings.Contains(tc.do, " nkp") && flags[1] != "nftables" {
+				t.Skip("it breaks the table of mode nftables")
+			}
 			shell := func(text string) {
 				t.Helper()
 				if out, err := c.Exec(c.Node, "sh", "-ec", text); err != nil {

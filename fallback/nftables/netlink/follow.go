@@ -143,11 +143,16 @@ func (w *follower) end(s state, f rules.Fate, at string) {
 
 // pass returns the states of packets that pass all base chains of a hook.
 func (w *follower) pass(hook uint32, in []state) []state {
+	untranslated := w.packet.IPTables != nil && !w.loopedBack &&
+		(hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_LOCAL_OUT)
 	for i := range w.bases {
 		b := &w.bases[i]
-		if b.hook != hook ||
+		if b.hook != hook || w.packet.IPTables != nil && b.ofIPTables() ||
 			b.nat && (hook == unix.NF_INET_LOCAL_IN || w.loopedBack || w.packet.Reply != nil) {
 			continue // no chain for translated sources, and a connection passes those for destinations once
+		}
+		if untranslated && b.priority >= priorityDNAT {
+			in, untranslated = w.translated(in), false
 		}
 		w.notRestored = w.packet.Reply != nil && w.packet.Reply.Masquerade &&
 			hook == unix.NF_INET_PRE_ROUTING && b.priority < priorityDNAT
@@ -171,7 +176,41 @@ func (w *follower) pass(hook uint32, in []state) []state {
 
 		in = out.list
 	}
+
+	if untranslated {
+		in = w.translated(in)
+	}
 	return in
+}
+
+// ofIPTables reports whether a base chain is one of iptables' table nat.
+func (b *baseChain) ofIPTables() bool {
+	return b.nat && b.table.name == "nat" && b.family != unix.NFPROTO_INET
+}
+
+// translated returns the states of packets after iptables' table nat.
+func (w *follower) translated(in []state) []state {
+	ways := w.packet.IPTables.Ways
+	if len(ways) == 0 {
+		return in
+	}
+
+	var out stateSet
+	for _, s := range in {
+		if s.translated {
+			out.add(s)
+			continue
+		}
+		for i := range ways {
+			one := s
+			one.to, one.translated, one.masquerade = ways[i].Endpoint, true, ways[i].Masquerade
+			if one.masquerade {
+				one.mark |= w.packet.IPTables.Mark
+			}
+			out.add(one)
+		}
+	}
+	return out.list
 }
 
 // stateSet is a list of states without duplicates.

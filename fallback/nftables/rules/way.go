@@ -18,6 +18,15 @@ type Packet struct {
 	Device     string
 	NotDevices []string
 	Local      []netip.Addr // the node's addresses, except loopback ones
+	// IPTables is what iptables' table nat does with the packet; nil: that table is evaluated as all others.
+	IPTables *IPTables
+}
+
+// IPTables describes the translations by iptables' table nat, which nf_tables does not have if the rules are
+// legacy ones.
+type IPTables struct {
+	Ways []Way  // with Endpoint and Masquerade; none: the packet is not translated
+	Mark uint32 // of a packet that is to be masqueraded
 }
 
 // Reply describes the connection of an answer, from From, the endpoint, to To, the client.
