@@ -110,7 +110,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		return LiveDifferences(&d), err
 	}
 
-	sw.Unmarks = now.bridge.Unmarks
+	sw.Unmarks, sw.Timeouts = now.bridge.Unmarks, now.bridge.Timeouts
 	return sw, nil
 }
 

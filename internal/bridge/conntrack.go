@@ -188,6 +188,11 @@ var usualTimeouts = map[string]int{
 	"udp_multiple": 10,
 }
 
+// Timeouts returns the timeouts in seconds that the database sets for the zone of connections to Services.
+func (p *Plane) Timeouts(ctx context.Context) (map[string]int, error) {
+	return p.db.Timeouts(ctx, p.db.Switch().DatapathType, p.set.Layout.ZoneDNAT)
+}
+
 // shortTimeouts returns a warning for each of nkp's zones to which the database gives timeouts that are
 // shorter than usual.
 func (p *Plane) shortTimeouts(ctx context.Context, sw *ovsdb.Switch) (warnings []string) {

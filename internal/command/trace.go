@@ -46,10 +46,11 @@ With --manifests or --kubeconfig it works out the answer by itself, on any machi
 and the pods' range with --cluster-cidr. Otherwise it asks the running agent. Nothing is sent without --probe.
 
 --live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
-happens to the packet, for each endpoint, until the packet leaves the switch. With iptables it follows nkp's installed rules, with
-nftables the rules of all owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
+happens to the packet, for each endpoint, until the packet leaves the switch. With iptables and nftables it follows the rules of all
+owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
 Of a packet of the node's own it asks the kernel for the route, and for what the nftables of all owners do. A line "not known to arrive"
 names what else speaks against delivery: a port that is down, blocked or limited, connections that the endpoint has not answered.
+A line "not known" has UDP connections without an answer, which may be normal: the exit status is that of the other lines.
 
 --probe also sends the packet and waits a second for what becomes of it. From a pod of this node the running agent has the bridge
 handle it as if it came by the pod's port; from this node it opens a socket. The answer goes to nkp, not to the pod; nkp resets a TCP

@@ -188,6 +188,9 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	c.Seen = seen.Addr()
 	c.Expires = number(attribute(entry, nl.CTA_TIMEOUT))
 	c.Mark = number(attribute(entry, nl.CTA_MARK))
+	if c.Reply = dpctl.NoReply; number(attribute(entry, nl.CTA_STATUS))&seenReply != 0 {
+		c.Reply = dpctl.Replied
+	}
 	// A connection has a zone, or its directions have.
 	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone))
 	state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
@@ -210,6 +213,9 @@ var tcpStates = map[byte]string{
 	nl.TCP_CONNTRACK_TIME_WAIT:   "TIME_WAIT",
 	nl.TCP_CONNTRACK_CLOSE:       "CLOSED",
 }
+
+// seenReply is IPS_SEEN_REPLY (enum ip_conntrack_status).
+const seenReply = 1 << 1
 
 // ctaTupleZone is the zone of one direction (enum ctattr_tuple).
 const ctaTupleZone = 3

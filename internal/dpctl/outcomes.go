@@ -5,18 +5,24 @@ import (
 	"time"
 )
 
-// Outcomes counts the TCP connections to an endpoint that a conntrack table holds, by what the endpoint did.
-// Entries of closed connections stay in the table for about half a minute.
+// Outcomes counts the connections to an endpoint that a conntrack table holds, by what the endpoint did.
+// Entries of closed TCP connections stay in the table for about half a minute, as those of UDP do.
 type Outcomes struct {
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"` // no answer to the SYN yet
 	Refused    int `json:"refused"`    // reset before they were established; the kernel keeps none of these
+	// Silent are those of UDP without an answer, which may be normal, and Heard all others of UDP.
+	Silent int `json:"-"`
+	Heard  int `json:"-"`
 }
 
-// Add counts a TCP connection. It ignores other protocols, because there a packet without an answer may be
-// normal.
+// Add counts a TCP or UDP connection. It ignores SCTP.
 func (o *Outcomes) Add(c *Connection) {
 	switch {
+	case c.Protocol == "UDP" && c.Reply == NoReply:
+		o.Silent++
+	case c.Protocol == "UDP":
+		o.Heard++
 	case c.Protocol != "TCP":
 	case c.Refused:
 		o.Refused++
@@ -35,6 +41,16 @@ func (o *Outcomes) String() string {
 // failingPart is the percentage of failed connections from which Problem reports them. Fewer are normal,
 // because every connection is unanswered for a round-trip time, and its entry stays for much longer.
 const failingPart = 5
+
+// Silence returns how many UDP connections had no answer when the table was read; "": one or none, or few. It
+// may be that none is expected.
+func (o *Outcomes) Silence(read time.Time) string {
+	if o.Silent < 2 || o.Silent*100 < (o.Silent+o.Heard)*failingPart {
+		return ""
+	}
+	return fmt.Sprintf("UDP connections in the conntrack table at %s: %d without an answer, %d answered or not used lately",
+		read.UTC().Format(time.TimeOnly+"Z"), o.Silent, o.Heard)
+}
 
 // Problem returns how many connections had failed when the table was read; "": none, or few.
 func (o *Outcomes) Problem(read time.Time) string {

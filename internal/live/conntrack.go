@@ -63,7 +63,7 @@ func answer(c *dpctl.Connection) string {
 	switch {
 	case c.Refused:
 		return "; the endpoint refused it"
-	case c.State == "SYN_SENT":
+	case c.State == "SYN_SENT", c.Protocol == "UDP" && c.Reply == dpctl.NoReply:
 		return "; the endpoint has not answered it"
 	case c.State == "CLOSED":
 		return "; it was reset"
@@ -85,7 +85,7 @@ func failingFirst(list []dpctl.Connection) {
 }
 
 // addOutcomes adds a step and a doubt for each candidate endpoint with many failed connections, from any
-// client.
+// client. That it does not answer UDP may be normal, and is no doubt.
 func addOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dpctl.Outcomes) {
 	for _, text := range r.Endpoints {
 		at, _ := netip.ParseAddrPort(text)
@@ -94,6 +94,9 @@ func addOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dp
 			if r.Verdict == trace.Deliver {
 				l.Doubt("endpoint %s: %s", at, o.Problem(time.Now()))
 			}
+		}
+		if o := outcomes[at]; o != nil && r.Verdict == trace.Deliver && o.Silence(time.Now()) != "" {
+			l.Unknown = append(l.Unknown, fmt.Sprintf("whether %s answers: %s", at, o.Silence(time.Now())))
 		}
 	}
 }

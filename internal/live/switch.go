@@ -29,6 +29,8 @@ type Switch struct {
 	Usage func(ctx context.Context) dpctl.Usage
 	// Packets returns the counters of a Service port; nil: they cannot be read. Only Sample calls it.
 	Packets func(ctx context.Context, name k8s.PortName) (*trace.Packets, error)
+	// Timeouts returns the timeouts that the database sets for nkp's connections; nil: they cannot be read.
+	Timeouts func(ctx context.Context) (map[string]int, error)
 	// Diff compares all of the bridge's flows and groups with the desired ones.
 	Diff func(ctx context.Context) (*Differences, error)
 	// Unmarks returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
@@ -229,7 +231,19 @@ func (s *Switch) connections(
 		return func(do func(*dpctl.Connection) error) error { return each(ctx, zone, do) }
 	}
 
-	list, outcomes, err := matchingConnections(zone(s.Config.Layout.ZoneDNAT), q, r)
+	other := s.Timeouts == nil
+	if !other {
+		timeouts, _ := s.Timeouts(ctx) // an old database has none
+		_, other = timeouts["udp_multiple"]
+	}
+	list, outcomes, err := matchingConnections(func(do func(*dpctl.Connection) error) error {
+		return each(ctx, s.Config.Layout.ZoneDNAT, func(c *dpctl.Connection) error {
+			if other && c.Reply == dpctl.NoReply { // it may be wrong: see Connection.Reply
+				c.Reply = dpctl.ReplyUnknown
+			}
+			return do(c)
+		})
+	}, q, r)
 	if err == nil && len(list) > 0 {
 		var masqueraded []dpctl.Connection
 		err = zone(s.Config.Layout.ZoneSNAT)(func(c *dpctl.Connection) error {

@@ -93,6 +93,8 @@ type Live struct {
 	// Doubts list what may keep the packet or its answer from arriving, whatever rules are installed, such as
 	// a port that is down.
 	Doubts []string `json:"doubts"`
+	// Unknown lists what speaks neither for nor against delivery, such as datagrams without an answer.
+	Unknown []string `json:"unknown"`
 	// Steps are the packet's path through the installed rules.
 	Steps []string `json:"steps"`
 }
@@ -121,7 +123,7 @@ func (l *Live) Step(format string, args ...any) {
 
 // NewLive returns a Live without anything in it: as long as nothing differs, it agrees.
 func NewLive() *Live {
-	return &Live{Agrees: true, Differences: []string{}, Doubts: []string{}, Steps: []string{}}
+	return &Live{Agrees: true, Differences: []string{}, Doubts: []string{}, Unknown: []string{}, Steps: []string{}}
 }
 
 // Doubt adds to Live.Doubts, of the packet and of its answer, as far as they were compared.
@@ -198,5 +200,8 @@ func writeVerdict(b *strings.Builder, steps []string, live *Live, what string, v
 	}
 	for _, d := range live.Doubts {
 		fmt.Fprintf(b, "not known to arrive: %s\n", d)
+	}
+	for _, u := range live.Unknown {
+		fmt.Fprintf(b, "not known: %s\n", u)
 	}
 }

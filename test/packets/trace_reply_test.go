@@ -3,8 +3,12 @@
 package packets
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -46,4 +50,34 @@ func TestTraceReply(t *testing.T) {
 	if status != 1 || !strings.Contains(out, "\nthe answer:\n 1. ") || !strings.Contains(out, "the answer of "+hostPort(here.IP4, 8080)+" is lost: by another owner's flow") {
 		t.Errorf("as text: status %d\n%s", status, out)
 	}
+}
+
+// trace says what is not known of an endpoint that answers no datagram, whether the process reads it or not. That is no fault.
+func TestTraceSilentDatagrams(t *testing.T) {
+	onTracePlanes(t, func(t *testing.T, plane string, c *cluster) {
+		end := c.remotes[0]
+		s4, s6 := service("four", "40.0.0.1", protocol(v1.ProtocolUDP)), service("six", "fd00:40::1", protocol(v1.ProtocolUDP))
+		c.begin(s4, slice(s4, 9090, at(end.IP4)), s6, slice(s6, 9090, at(end.IP6)))
+		l, err := end.ListenPacket(":9090")
+		must(t, err)
+		defer l.Close()
+		client := c.pods[1]
+		for to, from := range map[string]netip.Addr{"40.0.0.1:80": client.IP4, "[fd00:40::1]:80": client.IP6} {
+			says := func(want int) {
+				t.Helper()
+				var r traced
+				c.eventually(fmt.Sprintf("trace says that %d endpoints of %s are silent", want, to), func() error {
+					var status int
+					if r, status = c.trace(t, "udp", from.String(), to, "--live"); r.Live == nil || !r.Live.Agrees || status != 0 || len(r.Live.Unknown) != want {
+						return fmt.Errorf("status %d, %+v", status, r.Live)
+					}
+					return nil
+				})
+			}
+			c.sends(t, client.Host, "udp", to)
+			says(0) // its answer may be on the way
+			c.sends(t, client.Host, "udp", to)
+			says(1)
+		}
+	})
 }

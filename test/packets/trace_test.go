@@ -38,6 +38,7 @@ type installed struct {
 	Agrees             bool
 	Verdict            string
 	Differences, Steps []string
+	Unknown            []string
 }
 
 // trace runs `nkp trace -o json` on the node.

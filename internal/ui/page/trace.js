@@ -95,6 +95,7 @@ function draw(r, base) {
     el("div", {}, el("h2", {}, "What the Services say"), timeline(list(r.steps), () => "")),
     live && el("div", {}, el("h2", {}, live.agrees ? "What is installed agrees" : list(live.doubts).length === differences.length ? "It may not arrive" : "What is installed does not agree"),
       differences.length > 0 && el("ul", { class: "problems boxed" }, differences.map((d) => el("li", {}, d))),
+      list(live.unknown).map((u) => el("p", {}, `Not known: ${u}`)),
       timeline(steps, (s) => (/^dropped|not nkp's/.test(s) ? "bad" : "")))));
   return parts;
 }
