@@ -188,9 +188,7 @@ func parse(msg []byte, c *dpctl.Connection) bool {
 	c.Seen = seen.Addr()
 	c.Expires = number(attribute(entry, nl.CTA_TIMEOUT))
 	c.Mark = number(attribute(entry, nl.CTA_MARK))
-	if c.Reply = dpctl.NoReply; number(attribute(entry, nl.CTA_STATUS))&seenReply != 0 {
-		c.Reply = dpctl.Replied
-	}
+	c.Unanswered = number(attribute(entry, nl.CTA_STATUS))&seenReply == 0
 	// A connection has a zone, or its directions have.
 	c.Zone = short(attribute(entry, nl.CTA_ZONE)) | short(attribute(orig, ctaTupleZone))
 	state := attribute(entry, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)

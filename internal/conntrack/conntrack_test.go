@@ -74,7 +74,7 @@ func connection(protocol k8s.Protocol, zone uint16, mark uint32, client, fronten
 	at := netip.MustParseAddrPort
 	c := dpctl.Connection{
 		Protocol: protocol, Client: at(client), Frontend: at(frontend), Endpoint: at(endpoint), Seen: netip.MustParseAddr(seen), Zone: zone, Mark: mark,
-		Reply: dpctl.NoReply,
+		Unanswered: true,
 	}
 	if protocol == "TCP" {
 		c.State = "ESTABLISHED" // as add makes them
@@ -160,7 +160,7 @@ func many(i int) dpctl.Connection {
 	client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i / 50_000), 1}), uint16(1024+i%50_000))
 	return dpctl.Connection{
 		Protocol: "UDP", Client: client, Frontend: netip.MustParseAddrPort("40.0.0.1:53"),
-		Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 5353), Seen: client.Addr(), Zone: 1001, Mark: 1 << 31, Reply: dpctl.NoReply,
+		Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 5353), Seen: client.Addr(), Zone: 1001, Mark: 1 << 31, Unanswered: true,
 	}
 }
 

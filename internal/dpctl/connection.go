@@ -20,9 +20,9 @@ type Connection struct {
 	Zone  uint16
 	Mark  uint32
 	State string // of TCP; "" if there is none
-	// Reply reports whether a packet has come back. The userspace datapath does not say: it is NoReply there
+	// Unanswered is set if no packet has come back. The userspace datapath does not say so: there it is set
 	// for a UDP connection that expires later than an answered one can.
-	Reply Reply
+	Unanswered bool
 	// Refused is set if the endpoint reset a TCP connection before it was established. Only EachDetailed on
 	// the userspace datapath sets it.
 	Refused bool
@@ -30,29 +30,9 @@ type Connection struct {
 	Expires uint32
 }
 
-// Reply is what is known of packets that have come back.
-type Reply uint8
-
-// What may be known.
-const (
-	ReplyUnknown Reply = iota
-	NoReply
-	Replied
-)
-
 // udpMultiple is the timeout in seconds of an answered UDP connection on the userspace datapath; one that has
 // no answer has 60 (Open vSwitch: lib/conntrack-tp.c, netdev_default_ct_dpif_timeouts).
 const udpMultiple = 30
-
-// readReply sets Reply from the text of the entry's status.
-func (c *Connection) readReply(status string) {
-	switch {
-	case strings.Contains(status, "SEEN_REPLY"):
-		c.Reply = Replied
-	case status != "" && status != "0", c.Protocol == "UDP" && c.Expires > udpMultiple:
-		c.Reply = NoReply
-	}
-}
 
 // protocolNumbers are the protocols whose connections have ports, by IANA's numbers.
 var protocolNumbers = map[k8s.Protocol]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
@@ -89,7 +69,11 @@ func parseConnection(line string) (c Connection, ok bool) {
 	expires, _ := strconv.ParseUint(field(rest, ",timeout="), 10, 32)
 	c.Zone, c.Mark, c.Expires = uint16(zone), uint32(mark), uint32(expires)
 	c.readInfo(parenthesis(rest, "protoinfo=("))
-	c.readReply(field(rest, ",status="))
+	if status := field(rest, ",status="); status == "0" { // of the userspace datapath
+		c.Unanswered = c.Protocol == "UDP" && c.Expires > udpMultiple
+	} else {
+		c.Unanswered = status != "" && !strings.Contains(status, "SEEN_REPLY")
+	}
 	return c, true
 }
 

@@ -75,3 +75,15 @@ func TestOutcomesProblem(t *testing.T) {
 		}
 	}
 }
+
+// On the userspace datapath a UDP connection that expires later than an answered one has no answer; the kernel's says what was seen.
+func TestUnanswered(t *testing.T) {
+	const udp = "udp,orig=(src=10.0.0.1,dst=40.0.0.1,sport=1,dport=53),reply=(src=10.0.0.2,dst=10.0.0.1,sport=53,dport=1),zone=1001,"
+	for rest, want := range map[string]bool{
+		"status=0,timeout=59": true, "status=0,timeout=30": false, "status=SEEN_REPLY|CONFIRMED,timeout=119": false, "status=CONFIRMED,timeout=20": true, "mark=7": false,
+	} {
+		if c, ok := parseConnection(udp + rest); !ok || c.Unanswered != want {
+			t.Errorf("%s: %+v, want %t", rest, c, want)
+		}
+	}
+}

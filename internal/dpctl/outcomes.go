@@ -19,7 +19,7 @@ type Outcomes struct {
 // Add counts a TCP or UDP connection. It ignores SCTP.
 func (o *Outcomes) Add(c *Connection) {
 	switch {
-	case c.Protocol == "UDP" && c.Reply == NoReply:
+	case c.Protocol == "UDP" && c.Unanswered:
 		o.Silent++
 	case c.Protocol == "UDP":
 		o.Heard++
@@ -48,7 +48,8 @@ func (o *Outcomes) Silence(read time.Time) string {
 	if o.Silent < 2 || o.Silent*100 < (o.Silent+o.Heard)*failingPart {
 		return ""
 	}
-	return fmt.Sprintf("UDP connections in the conntrack table at %s: %d without an answer, %d answered or not used lately",
+	return fmt.Sprintf("UDP connections in the conntrack table at %s: %d without an answer, "+
+		"%d answered or not used lately",
 		read.UTC().Format(time.TimeOnly+"Z"), o.Silent, o.Heard)
 }
 

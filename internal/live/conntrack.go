@@ -63,7 +63,7 @@ func answer(c *dpctl.Connection) string {
 	switch {
 	case c.Refused:
 		return "; the endpoint refused it"
-	case c.State == "SYN_SENT", c.Protocol == "UDP" && c.Reply == dpctl.NoReply:
+	case c.State == "SYN_SENT", c.Protocol == "UDP" && c.Unanswered:
 		return "; the endpoint has not answered it"
 	case c.State == "CLOSED":
 		return "; it was reset"

@@ -127,8 +127,8 @@ func (s *Rules) mark() uint32 {
 	return 0
 }
 
-// withoutServices deletes the rules by which chains of a table lead to those of Services. With translated, the
-// packet does not come to what follows.
+// withoutServices deletes the rules by which chains of a table lead to those of Services. With translated,
+// the packet does not come to what follows.
 func withoutServices(chains map[string][]string, translated bool) {
 	for name, list := range chains {
 		var kept []string

@@ -238,9 +238,7 @@ func (s *Switch) connections(
 	}
 	list, outcomes, err := matchingConnections(func(do func(*dpctl.Connection) error) error {
 		return each(ctx, s.Config.Layout.ZoneDNAT, func(c *dpctl.Connection) error {
-			if other && c.Reply == dpctl.NoReply { // it may be wrong: see Connection.Reply
-				c.Reply = dpctl.ReplyUnknown
-			}
+			c.Unanswered = c.Unanswered && !other // see Connection.Unanswered
 			return do(c)
 		})
 	}, q, r)

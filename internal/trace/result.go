@@ -123,7 +123,8 @@ func (l *Live) Step(format string, args ...any) {
 
 // NewLive returns a Live without anything in it: as long as nothing differs, it agrees.
 func NewLive() *Live {
-	return &Live{Agrees: true, Differences: []string{}, Doubts: []string{}, Unknown: []string{}, Steps: []string{}}
+	none := func() []string { return []string{} }
+	return &Live{Agrees: true, Differences: none(), Doubts: none(), Unknown: none(), Steps: none()}
 }
 
 // Doubt adds to Live.Doubts, of the packet and of its answer, as far as they were compared.
