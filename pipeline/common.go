@@ -110,6 +110,7 @@ func (b *builder) common() {
 	b.fragmentOrder()
 	b.output()
 	b.deliver()
+	b.canary()
 }
 
 // entry adds table 0: packets that bypass nkp, and possible replies to masqueraded traffic. All other packets

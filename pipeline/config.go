@@ -74,6 +74,8 @@ type Config struct {
 	// Fragments serves UDP packets in fragments, on the userspace datapath: the kernel's reassembles them
 	// (fragments.go).
 	Fragments bool
+	// Canary adds the Service of the canaries (canary.go).
+	Canary bool
 	// NoGuards leaves out the guards of direct connections (README.md, "Port-reuse guards").
 	NoGuards bool
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can

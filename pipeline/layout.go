@@ -61,8 +61,8 @@ const (
 	tableLast      = tableDeliver
 )
 
-// Cookie kinds: bits 39-32 of a cookie. Bits 31 and 30 are cookieDrops and cookieUnserved, bits 21-0 the id
-// of the Service port, or 0.
+// Cookie kinds: bits 39-32 of a cookie. Bits 31 to 28 are cookieDrops, cookieUnserved and those of canaries,
+// bits 21-0 the id of the Service port, or 0.
 const (
 	cookieStatic  = 1
 	cookieLearned = 2
@@ -73,14 +73,18 @@ const (
 
 // Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone.
 // cookieUnserved is the bit of the flows for unserved ports, one for each ClusterIP, whose counters are read
-// as a sum.
+// as a sum. cookieCanary is the bit of the canaries' flows, cookieCanary6 that of IPv6 among them.
 const (
 	cookieDrops    = 1 << 31
 	cookieUnserved = 1 << 30
+	cookieCanary   = 1 << 29
+	cookieCanary6  = 1 << 28
 )
 
 // portID returns the id of the Service port in a cookie, 0 for shared flows.
-func portID(cookie uint64) uint32 { return uint32(cookie) &^ (cookieDrops | cookieUnserved) }
+func portID(cookie uint64) uint32 {
+	return uint32(cookie) &^ (cookieDrops | cookieUnserved | cookieCanary | cookieCanary6)
+}
 
 // Bits of reg1 and ct_mark; bits 8-31 are the id of the Service port.
 const (

@@ -265,8 +265,32 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 		}
 
 		emit(metrics.Refused, float64(refused), pl.label)
+		if of, sends := pl.Plane.(canarySender); sends {
+			warnings += collectCanary(of.Canary(), emit)
+		}
 	}
 	return warnings
+}
+
+// canarySender is a data plane that sends canaries.
+type canarySender interface {
+	Canary() []dataplane.CanaryVerdict
+}
+
+// collectCanary returns the number of faults.
+func collectCanary(verdicts []dataplane.CanaryVerdict, emit metrics.Emit) (faults int) {
+	for _, v := range verdicts {
+		emit(metrics.CanaryFault, boolValue(v.Fault != ""), v.Plane, v.Family)
+		for result, n := range map[string]uint64{
+			"passed": v.Sent.Passed, "lost": v.Sent.Lost, "full": v.Sent.Full, "unknown": v.Sent.Unknown,
+		} {
+			emit(metrics.Canaries, float64(n), v.Plane, v.Family, result)
+		}
+		if v.Fault != "" {
+			faults++
+		}
+	}
+	return faults
 }
 
 func collectBridge(f *bridge.Figures, emit metrics.Emit) {

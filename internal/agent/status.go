@@ -49,6 +49,9 @@ type Status struct {
 	NFTables *fallback.Status `json:"nftables,omitempty"`
 	HNS      *windows.Status  `json:"hns,omitempty"` // mode.Windows
 
+	// Canary is what packets of nkp's own have shown of the data path, by data plane and family.
+	Canary []dataplane.CanaryVerdict `json:"canary"`
+
 	Warnings []string `json:"warnings"`
 }
 
@@ -73,7 +76,8 @@ const loopWait = 300 * time.Millisecond
 // status describes the agent. It waits neither for a loop that is stuck nor for a switch.
 func (a *Agent) status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started,
-		Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending()}
+		Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending(),
+		Canary: []dataplane.CanaryVerdict{}}
 	var warnings []string
 	for _, l := range a.watch.Working() {
 		if l.For >= time.Second {
@@ -133,6 +137,12 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 			s.HNS = d
 		}
 		warnings = append(warnings, st.Warnings...)
+		for _, v := range st.Canary {
+			if w := v.Warning(); w != "" {
+				warnings = append(warnings, w)
+			}
+		}
+		s.Canary = append(s.Canary, st.Canary...)
 	}
 
 	if s.Status != nil && s.NFTables != nil && s.HostTraffic == bridge.HostIPTables { // what auto stands for

@@ -45,6 +45,7 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 		RejectRate:    s.RejectRate,
 		AffinityLimit: s.AffinityLimit,
 		Counters:      s.Counters,
+		Canary:        true,
 		LocalDelivery: s.LocalDelivery != DeliverOff,
 	}
 	var warnings []string

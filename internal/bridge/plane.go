@@ -54,6 +54,7 @@ type Plane struct {
 	alive   liveness
 	rejects rejecter
 	probing probing
+	canary  *canary
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]
@@ -103,6 +104,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	}
 
 	p.rejects.layout = &p.set.Layout
+	p.canary = newCanary(p)
 
 	p.node = facts{
 		set:          &p.set,
@@ -158,7 +160,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			TLS:    p.set.TLS,
 			Log:    p.log,
 			OnPacketIn: func(in *ofctrl.PacketIn) {
-				if !p.probing.take(&p.set.Layout, in) {
+				if l := &p.set.Layout; !p.canary.take(l, in) && !p.probing.take(l, in) {
 					p.rejects.packetIn(p.conn(), in)
 				}
 			},
@@ -182,6 +184,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	g.Go(func() error { return client.Run(ctx) })
 	g.Go(func() error { return p.loop(ctx) })
 	g.Go(func() error { node.Watch(ctx, p.network.Notify, p.log); return nil })
+	g.Go(func() error { p.canary.Run(ctx); return nil })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -327,6 +330,7 @@ func (p *Plane) countFlows(ctx context.Context) {
 // report tells how far the loop is.
 func (p *Plane) report() {
 	if p.prog.inStep() {
+		p.canary.ready.Store(p.prog.conn)
 		p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 	}
 	p.publish()

@@ -202,23 +202,5 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 		list = append(list, one)
 	}
 
-	var filters []flow.CTFilter
-	for _, c := range list {
-		filters = append(filters, flow.CTFilter{
-			Zone:    c.Zone,
-			IPProto: c.IPProto(),
-			Src:     c.Client,
-			Dst:     c.Frontend,
-		})
-	}
-
-	err := conn.Flush(ctx, filters)
-	if !errors.Is(err, ofctrl.ErrNoCTFlush) {
-		return err
-	}
-	t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType)
-	if err != nil {
-		return err
-	}
-	return t.Forget(ctx, list)
+	return p.forget(ctx, conn, list)
 }

@@ -141,6 +141,7 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	if why := <-answer; why != nil && conn != nil && time.Since(conn.Heard()) >= freshness {
 		s = withoutAnswer(s, why)
 	}
+	s.Canary = p.Canary()
 	if d, a := s.Detail.(*Status), <-question; d.Bridge.Exists {
 		d.Conntrack, d.Megaflows = &a.usage, &a.megaflows
 		s.Warnings = append(s.Warnings, a.warnings...)

@@ -71,6 +71,9 @@ func (t *statusText) status(s *agent.Status) {
 	if s.HNS != nil {
 		t.hns(s.HNS)
 	}
+	for i := range s.Canary {
+		t.canary(&s.Canary[i])
+	}
 
 	for _, e := range s.Source.Errors {
 		t.problem("ERROR", "%s", e)
@@ -78,6 +81,24 @@ func (t *statusText) status(s *agent.Status) {
 	for _, w := range s.Warnings {
 		t.problem("WARNING", "%s", w)
 	}
+}
+
+// canary writes what packets of nkp's own have shown of the data path. A fault is among the warnings.
+func (t *statusText) canary(v *dataplane.CanaryVerdict) {
+	text := ""
+	switch {
+	case v.Fault != "":
+		text = "does NOT let packets of nkp's own pass"
+	case v.PassedAt == nil:
+		text = "not known yet"
+	default:
+		text = fmt.Sprintf("a packet of nkp's own passed %s: %s",
+			t.ago(*v.PassedAt), strings.Join(v.Passed, ", "))
+	}
+	if v.Unknown != "" {
+		text += "; now not known: " + v.Unknown
+	}
+	t.line("data path", "%s, %s: %s", v.Plane, v.Family, text)
 }
 
 // line writes one line. It joins the lines of a text that has several, such as an error.

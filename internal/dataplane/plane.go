@@ -47,6 +47,8 @@ type Status struct {
 	Warnings []string
 	// Programming is from the arrival of a change until it was in force.
 	Programming Programming
+	// Canary is what canaries have shown of the data path, by family; nil: none are sent.
+	Canary []CanaryVerdict
 	// Detail is the state that only this plane has: *bridge.Status, *fallback.Status or *windows.Status.
 	Detail any
 }

@@ -66,6 +66,14 @@ var (
 	FailOpen = define(Gauge, "nkp_fail_open",
 		"Whether ovs-vswitchd forwards every packet by itself, past nkp's flows (1), because no controller "+
 			"of the bridge is connected and its fail_mode is not secure, or not (0).").in(OVS).collected()
+	CanaryFault = define(Gauge, "nkp_canary_fault",
+		"Whether the data path lets no packet of nkp's own pass (1), as two in a row have shown, or not (0). "+
+			"What it is and where: nkp status.",
+		"plane", "ip_family").in(OVS, IPTables, NFTables).collected()
+	Canaries = define(Counter, "nkp_canary_packets_total",
+		"Packets of nkp's own, one every 5 s, that passed the data path, were lost there, met a full "+
+			"conntrack table, or show nothing (unknown).",
+		"plane", "ip_family", "result").in(OVS, IPTables, NFTables).collected()
 	Channels = define(Counter, "nkp_channel_connections_total",
 		"OpenFlow connections made; the first is no reconnect.").in(OVS).collected()
 	flowTx = define(Counter, "nkp_transactions_total",

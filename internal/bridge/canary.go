@@ -1,0 +1,305 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/ofctrl"
+	"github.com/nkp-proxy/nkp/ofctrl/reject"
+	"github.com/nkp-proxy/nkp/pipeline"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
+
+// A canary is up to canaryTries datagrams, each a connection of its own, canaryPause apart, so that one that
+// is lost under load is not the end of it.
+const (
+	canaryTries = 3
+	canaryPause = 500 * time.Millisecond
+)
+
+// canaryMAC is the source of canaries. nobodyMAC is their destination, to which bridges forward nothing (IEEE
+// 802.1D-2004 §7.12.6), nor does the action NORMAL: a canary that loses its way does not leave the node.
+var (
+	canaryMAC = flow.MAC{0x0e, 'n', 'k', 'p', 0, 2}
+	nobodyMAC = flow.MAC{0x01, 0x80, 0xc2, 0, 0, 0x0f}
+
+	canaryHeader = append(nobodyMAC[:], canaryMAC[:]...)
+)
+
+// canary sends canaries through the bridge (pipeline.Canary).
+type canary struct {
+	*dataplane.Canary
+	// ready is the last connection over which the switch was in step: it has the canaries' flows.
+	ready atomic.Pointer[ofctrl.Conn]
+	paths map[k8s.Family]*canaryPath
+}
+
+func newCanary(p *Plane) *canary {
+	c := &canary{paths: map[k8s.Family]*canaryPath{}}
+	for _, f := range dataplane.Families {
+		c.paths[f] = &canaryPath{
+			plane: p, family: f, addrs: pipeline.Canary(f),
+			heard: make(chan canaryPacket, 4*canaryTries), port: uint16(rand.Uint32()),
+		}
+	}
+	send := func(ctx context.Context, f k8s.Family, again bool) dataplane.CanaryResult {
+		return c.paths[f].send(ctx, c.ready.Load(), again)
+	}
+	c.Canary = dataplane.NewCanary("ovs", p.log, dataplane.Families, send)
+	return c
+}
+
+// Canary returns what the canaries have shown.
+func (p *Plane) Canary() []dataplane.CanaryVerdict { return p.canary.Verdicts() }
+
+// take reports whether a packet from the switch is a canary's. It runs on the connection's packet-in
+// goroutine.
+func (c *canary) take(l *pipeline.Layout, in *ofctrl.PacketIn) bool {
+	if in.InPort != flow.PortController || !bytes.HasPrefix(in.Data, canaryHeader) {
+		return false
+	}
+	in.Data[0] &^= 1 // ReadSegment reads no frame to a group
+	s, err := reject.ReadSegment(in.Data)
+	if err != nil {
+		return true
+	}
+	select {
+	case c.paths[k8s.FamilyOf(s.To.Addr())].heard <- canaryPacket{s.From, s.To, in.Table == l.RejectTable()}:
+	default: // nobody waits for it
+	}
+	return true
+}
+
+// canaryPath is the path of a family's canaries. Its fields belong to the goroutine that sends one.
+type canaryPath struct {
+	plane  *Plane
+	family k8s.Family
+	addrs  pipeline.CanaryAddrs
+	heard  chan canaryPacket // packet-ins, from the connection's goroutine
+	port   uint16            // of the client, of the latest datagram
+	// counted are what the canary's flows had counted when one was lost.
+	counted canaryCounts
+}
+
+// canaryPacket is a packet-in with a canary's datagram. refused: by nkp's pipeline.
+type canaryPacket struct {
+	from, to netip.AddrPort
+	refused  bool
+}
+
+// canaryStage is how far a canary came.
+type canaryStage int
+
+const (
+	canaryLost      canaryStage = iota // nothing of it was heard
+	canaryRefused                      // nkp's pipeline refused it
+	canaryUnchanged                    // it came to the end of the path with its Service's address
+	canaryDelivered                    // its endpoint, which is nkp, got it, and nothing was heard of the answer
+	canaryForeign                      // the answer came to the client with the endpoint's address
+	canaryPassed                       // with its Service's address
+)
+
+// Parts of the path, in order.
+var (
+	canaryWayIn   = []string{"tables 0 and 3", "conntrack lookup", "table 1", "group"}
+	canaryWayDown = append(canaryWayIn[:4:4], "commit and translation", "table 2", "table 30")
+	canaryWayBack = append(canaryWayDown[:7:7], "answer translated back")
+)
+
+// send sends a canary over the connection that is ready, and returns what became of it.
+func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) dataplane.CanaryResult {
+	switch conn := c.plane.conn(); {
+	case conn == nil:
+		return dataplane.CanaryResult{Unknown: c.plane.notConnected().Error()}
+	case conn != ready:
+		return dataplane.CanaryResult{Unknown: "the switch has not been in step yet over this connection"}
+	}
+	drops := ready.PacketInDrops()
+	for len(c.heard) > 0 { // late ones
+		<-c.heard
+	}
+
+	entries, stage, err := c.fly(ctx, ready)
+	r := stage.result()
+	if err == nil && r.Lost != "" {
+		err = c.explain(ctx, ready, stage, again, &r)
+	}
+	if failed := c.plane.forget(ctx, ready, entries); err == nil {
+		err = failed
+	}
+
+	switch {
+	case err != nil:
+		r = dataplane.CanaryResult{Unknown: err.Error()}
+	case r.Lost != "" && ready.PacketInDrops() != drops:
+		r = dataplane.CanaryResult{Unknown: "the queue of packets from the switch to nkp was full"}
+	}
+	return r
+}
+
+// fly sends datagrams until one has come back as an answer, and returns the conntrack entries that they may
+// have left, and how far the best one came.
+func (c *canaryPath) fly(
+	ctx context.Context, conn *ofctrl.Conn,
+) (entries []dpctl.Connection, best canaryStage, err error) {
+	frontend := netip.AddrPortFrom(c.addrs.Frontend, pipeline.CanaryPort)
+	for range canaryTries {
+		c.port++
+		client := netip.AddrPortFrom(c.addrs.Client, max(c.port, 1))
+		entries = append(entries, dpctl.Connection{
+			Protocol: "UDP", Client: client, Frontend: frontend, Zone: c.plane.set.Layout.ZoneDNAT,
+		})
+		if err := c.packetOut(ctx, conn, client, frontend); err != nil {
+			return entries, best, err
+		}
+
+		timeout := time.NewTimer(canaryPause)
+		defer timeout.Stop()
+		for waiting := true; waiting; {
+			select {
+			case in := <-c.heard:
+				stage := c.stage(in, frontend)
+				if stage == canaryDelivered {
+					err = c.packetOut(ctx, conn, in.to, in.from)
+				}
+				if best = max(best, stage); best == canaryPassed || err != nil {
+					return entries, best, err
+				}
+			case <-timeout.C:
+				waiting = false
+			case <-conn.Done():
+				return entries, best, conn.Err()
+			case <-ctx.Done():
+				return entries, best, ctx.Err()
+			}
+		}
+	}
+	return entries, best, nil
+}
+
+// packetOut has the bridge handle a datagram as if it had come in by a port.
+func (c *canaryPath) packetOut(ctx context.Context, conn *ofctrl.Conn, from, to netip.AddrPort) error {
+	s := reject.Segment{EthSrc: canaryMAC, EthDst: nobodyMAC, From: from, To: to}
+	return conn.PacketOut(ctx, flow.PortController, s.Frame(), c.plane.set.Layout.Entry())
+}
+
+// stage returns how far a datagram came.
+func (c *canaryPath) stage(in canaryPacket, frontend netip.AddrPort) canaryStage {
+	switch {
+	case in.refused:
+		return canaryRefused
+	case slices.Contains(c.addrs.Endpoints[:], in.to.Addr()):
+		return canaryDelivered
+	case in.to.Addr() != c.addrs.Client:
+		return canaryUnchanged
+	case in.from != frontend:
+		return canaryForeign
+	}
+	return canaryPassed
+}
+
+// result returns what a stage shows.
+func (s canaryStage) result() dataplane.CanaryResult {
+	switch s {
+	case canaryPassed:
+		return dataplane.CanaryResult{Passed: canaryWayBack}
+	case canaryForeign:
+		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is not translated back: " +
+			"conntrack does not find its connection, or a flow in table 0, 3 or 1 keeps it from being looked up"}
+	case canaryDelivered:
+		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is lost on its way back: " +
+			"a flow in table 0, 3, 1 (established connections), 2 or 30 is missing, or one of others takes it"}
+	case canaryUnchanged:
+		return dataplane.CanaryResult{Passed: canaryWayIn, Lost: "it is not translated: " +
+			"conntrack did not commit its connection, or its group does not choose an endpoint"}
+	case canaryRefused:
+		return dataplane.CanaryResult{Passed: canaryWayIn[:2], Lost: "table 1 has it refused"}
+	}
+	return dataplane.CanaryResult{Lost: "it is lost between table 0 and table 30"}
+}
+
+// canaryCounts are the counters of the flow of the canary's Service in table 1, and of the one that ends its
+// path in table 30.
+type canaryCounts [2]ofctrl.Counters
+
+// explain finds out where a canary was lost: by the counters of its flows, which the switch brings up to date
+// within a second, so that they are compared when a second one in a row is lost.
+func (c *canaryPath) explain(
+	ctx context.Context, conn *ofctrl.Conn, stage canaryStage, again bool, r *dataplane.CanaryResult,
+) error {
+	l := &c.plane.set.Layout
+	var now canaryCounts
+	for i, table := range []uint8{l.FrontendTable(), l.DeliveryTable()} {
+		var err error
+		if now[i], err = conn.FlowCount(ctx, l.CanaryCookie(c.family), ^uint64(0), table); err != nil {
+			return err
+		}
+	}
+	was := c.counted
+	c.counted = now
+
+	if again && stage == canaryLost {
+		switch first, last := now[0], now[1]; {
+		case first.Flows == 0:
+			r.Lost = "its Service's flow in table 1 is missing"
+		case first.Packets == was[0].Packets:
+			r.Lost = "it does not come to its Service's flow in table 1: a flow in table 0, 3 or 1 is missing, " +
+				"or one of others takes it, or conntrack drops it"
+		case last.Flows == 0:
+			r.Lost = "the flow that ends its path in table 30 is missing"
+		case last.Packets == was[1].Packets:
+			r.Passed = canaryWayIn[:3]
+			r.Lost = "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does " +
+				"not commit its connection, or a flow in table 2 or 30 is missing, or one of others takes it"
+		default: // a queue of the switch's may have been full
+			*r = dataplane.CanaryResult{Unknown: "the switch passed it to nkp, which did not get it"}
+			return nil
+		}
+	}
+
+	if n := c.plane.Figures().Foreign; n > 0 {
+		r.Lost += fmt.Sprintf("; flows of others in nkp's tables: %d (nkp diff)", n)
+	}
+	if stage <= canaryUnchanged {
+		usage, _, _ := c.plane.Asked(ctx)
+		for _, fill := range usage.Fills() {
+			if fill.Entries+fill.Limit/100 >= fill.Limit {
+				r.Full, r.Lost = true, fill.String()+": full, it gets no entry"
+			}
+		}
+	}
+	return nil
+}
+
+// forget deletes conntrack entries by their exact tuples.
+func (p *Plane) forget(ctx context.Context, conn *ofctrl.Conn, list []dpctl.Connection) error {
+	filters := make([]flow.CTFilter, 0, len(list))
+	for _, c := range list {
+		filters = append(filters, flow.CTFilter{
+			Zone:    c.Zone,
+			IPProto: c.IPProto(),
+			Src:     c.Client,
+			Dst:     c.Frontend,
+		})
+	}
+
+	err := conn.Flush(ctx, filters)
+	if !errors.Is(err, ofctrl.ErrNoCTFlush) {
+		return err
+	}
+	t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType)
+	if err != nil {
+		return err
+	}
+	return t.Forget(ctx, list)
+}
