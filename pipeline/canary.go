@@ -8,8 +8,9 @@ import (
 )
 
 // A canary is a datagram that nkp sends to a Service of its own every few seconds, by a packet-out into the
-// first table. It passes the flows that Services' packets pass, and ends at nkp (docs/decisions/0068-canary.md).
-// That Service is no Service port of the model: its flows and groups are common ones, with id 0.
+// first table. It passes the flows that Services' packets pass, and ends at nkp
+// (docs/decisions/canaries.md). That Service is no Service port of the model: its flows and groups are
+// common ones, with id 0.
 //
 // All of its flows match the ingress port CONTROLLER, which only a packet-out can have: packets of pods, of
 // the node and from outside match none of them. Open vSwitch compares the ingress port, which is in every
@@ -62,17 +63,16 @@ func (b *builder) canary() {
 
 		g := &flow.Group{ID: b.canaryGroup(f), Method: flow.DPHash}
 		for i, e := range addrs.Endpoints {
-			g.Buckets = append(g.Buckets, flow.Bucket{ID: uint32(i), Weight: 1, Actions: []flow.Action{flow.CT{
-				Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput), MarkFromReg1: true,
-				NAT: flow.NAT{Kind: flow.NATDst, Addr: e, PortMin: CanaryPort},
-			}}})
+			g.Buckets = append(g.Buckets, flow.Bucket{
+				ID: uint32(i), Weight: 1,
+				Actions: []flow.Action{b.translateTo(netip.AddrPortFrom(e, CanaryPort))},
+			})
 		}
 		b.groups = append(b.groups, g)
 
-		add(tableServices, prioFrontend,
-			flow.Match{
-				Dst: host(addrs.Frontend), IPProto: flow.ProtoUDP, DstPort: CanaryPort, CTState: newConnection,
-			},
+		opens := flow.Match{Dst: host(addrs.Frontend), IPProto: flow.ProtoUDP, DstPort: CanaryPort}
+		opens.CTState = newConnection
+		add(tableServices, prioFrontend, opens,
 			append([]flow.Action{setMark(markService, 0xffffffff)}, b.counted(flow.ToGroup{ID: g.ID})...)...)
 		add(tableDeliver, prioCanary, flow.Match{Dst: addrs.all}, flow.ToController{MaxLen: canaryBytes})
 	}
@@ -102,8 +102,8 @@ func (l Layout) CanaryCookie(f k8s.Family) uint64 { return l.cookie(cookieStatic
 // DeliveryTable is the table of the next hops of Service packets, where the path of a canary ends.
 func (l Layout) DeliveryTable() uint8 { return l.table(tableDeliver) }
 
-// Entry returns the action by which a packet-out begins where packets of pods do: in table 0, or where that is
-// not nkp's, in nkp's first table.
+// Entry returns the action by which a packet-out begins where packets of pods do: in table 0, or where that
+// is not nkp's, in nkp's first table.
 func (l Layout) Entry() flow.Action {
 	if l.TableBase == 0 {
 		return flow.Output{Port: flow.PortTable}

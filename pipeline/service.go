@@ -297,10 +297,12 @@ func (s *service) endpoints(p k8s.Set) {
 }
 
 // translate commits the connection with its destination changed to the endpoint and the Service's mark.
-func (s *service) translate(e k8s.Endpoint) flow.Action {
+func (s *service) translate(e k8s.Endpoint) flow.Action { return s.translateTo(e.Addr) }
+
+func (b *builder) translateTo(endpoint netip.AddrPort) flow.Action {
 	return flow.CT{
-		Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput), MarkFromReg1: true,
-		NAT: flow.NAT{Kind: flow.NATDst, Addr: e.Addr.Addr(), PortMin: e.Addr.Port()},
+		Commit: true, Zone: b.Layout.ZoneDNAT, Table: b.Layout.table(tableOutput), MarkFromReg1: true,
+		NAT: flow.NAT{Kind: flow.NATDst, Addr: endpoint.Addr(), PortMin: endpoint.Port()},
 	}
 }
 

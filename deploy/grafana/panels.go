@@ -20,6 +20,8 @@ var rows = []row{
 			queries: []query{{`count(nkp_channel_up{SEL} == 0) or vector(0)`, ""}}},
 		{title: "Not in step", about: "Nodes whose data plane lacks something that it should hold.", number: true, bad: 1,
 			queries: []query{{`count(min by (instance) (nkp_in_step{SEL}) == 0) or vector(0)`, ""}}},
+		{title: "Data path faults", about: "Data planes and families that let no packet of nkp's own pass.", number: true, bad: 1,
+			queries: []query{{`sum(nkp_canary_fault{SEL}) or vector(0)`, ""}}},
 		{title: "Longest wait", about: "How long the oldest change has been waiting to be programmed.", unit: "s", number: true, bad: 10,
 			queries: []query{{`max(nkp_behind_seconds{SEL})`, ""}}},
 		{title: "Refused", about: "Service ports that a data plane refuses.", number: true, bad: 1, queries: []query{{`sum(nkp_refused_service_ports{SEL})`, ""}}},
@@ -50,6 +52,8 @@ var rows = []row{
 			{`max(rate(kubeproxy_sync_proxy_rules_endpoint_changes_total{SEL}[$__rate_interval]))`, "EndpointSlices"}}},
 		{title: "Changes that wait", about: "Given to the data plane and not in force yet.", queries: []query{
 			{`sum(kubeproxy_sync_proxy_rules_service_changes_pending{SEL})`, "Services"}, {`sum(kubeproxy_sync_proxy_rules_endpoint_changes_pending{SEL})`, "EndpointSlices"}}},
+		{title: "Packets of nkp's own", about: "One every 5 s by family: those that the data path lost, that met a full conntrack table, or that show nothing, are faults or load.", unit: "pps", stacked: true, queries: []query{
+			{rate("nkp_canary_packets_total{SEL}", "result"), "{{result}}"}}},
 		{title: "What is wrong", about: "nkp status on the node names each.", queries: []query{
 			{`sum(nkp_source_errors{SEL})`, "objects that cannot be used"}, {`sum(nkp_warnings{SEL})`, "warnings"}, {`sum(nkp_port_conflicts{SEL})`, "taken ports"},
 			{`sum(nkp_health_check_node_ports_failed{SEL})`, "health check ports taken"},

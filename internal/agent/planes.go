@@ -91,6 +91,12 @@ func (a *Agent) makePlanes(db *ovsdb.Client) error {
 // hooks returns the hooks that the main data plane and the one alongside it have in common.
 func (a *Agent) hooks(m mode.Mode) dataplane.Hooks {
 	return dataplane.Hooks{
+		DataPath: func(v dataplane.CanaryVerdict) {
+			// A full table is no reason: who fills it must not take the node out of its load balancers.
+			if a.set.HealthzDataPath {
+				a.proxy.SetDataPath(v.Plane+" "+v.Family, v.Fault != "" && !v.Full)
+			}
+		},
 		Refused: func(r dataplane.Refusal) {
 			if r.Port != (k8s.PortName{}) {
 				a.warnService(r.Port.ServiceName, kinds[m].event, "Program", r.Port.String()+": "+reasonOf(r))

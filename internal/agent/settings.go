@@ -37,8 +37,10 @@ type Settings struct {
 	StuckAfter   time.Duration // how long a loop may work without progress; 0: dataplane.Bound. For tests
 	HealthzAddr  string        // of /healthz and /livez; "": nowhere
 	BindHardFail bool          // not to get an address to listen on is fatal
-	Metrics      MetricsSettings
-	Conntrack    sysctl.Settings
+	// HealthzDataPath makes /healthz fail while canaries do not pass the data path.
+	HealthzDataPath bool
+	Metrics         MetricsSettings
+	Conntrack       sysctl.Settings
 }
 
 // ownPortMin is where the kernel's default range for the node's own connections begins

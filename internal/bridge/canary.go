@@ -25,6 +25,8 @@ import (
 const (
 	canaryTries = 3
 	canaryPause = 500 * time.Millisecond
+	// canaryAsk bounds the questions to the switch about one that was lost.
+	canaryAsk = time.Second
 )
 
 // canaryMAC is the source of canaries. nobodyMAC is their destination, to which bridges forward nothing (IEEE
@@ -55,7 +57,7 @@ func newCanary(p *Plane) *canary {
 	send := func(ctx context.Context, f k8s.Family, again bool) dataplane.CanaryResult {
 		return c.paths[f].send(ctx, c.ready.Load(), again)
 	}
-	c.Canary = dataplane.NewCanary("ovs", p.log, dataplane.Families, send)
+	c.Canary = dataplane.NewCanary("ovs", p.log, p.hooks.DataPath, dataplane.Families, send)
 	return c
 }
 
@@ -104,7 +106,7 @@ const (
 	canaryLost      canaryStage = iota // nothing of it was heard
 	canaryRefused                      // nkp's pipeline refused it
 	canaryUnchanged                    // it came to the end of the path with its Service's address
-	canaryDelivered                    // its endpoint, which is nkp, got it, and nothing was heard of the answer
+	canaryDelivered                    // its endpoint, which is nkp, got it; its answer was lost
 	canaryForeign                      // the answer came to the client with the endpoint's address
 	canaryPassed                       // with its Service's address
 )
@@ -124,6 +126,8 @@ func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) d
 	case conn != ready:
 		return dataplane.CanaryResult{Unknown: "the switch has not been in step yet over this connection"}
 	}
+	ctx, cancel := context.WithTimeout(ctx, canaryTries*canaryPause+canaryAsk)
+	defer cancel()
 	drops := ready.PacketInDrops()
 	for len(c.heard) > 0 { // late ones
 		<-c.heard
@@ -215,10 +219,10 @@ func (s canaryStage) result() dataplane.CanaryResult {
 		return dataplane.CanaryResult{Passed: canaryWayBack}
 	case canaryForeign:
 		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is not translated back: " +
-			"conntrack does not find its connection, or a flow in table 0, 3 or 1 keeps it from being looked up"}
+			"conntrack does not find its connection, or a flow in table 0, 3 or 1 does not ask it"}
 	case canaryDelivered:
 		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is lost on its way back: " +
-			"a flow in table 0, 3, 1 (established connections), 2 or 30 is missing, or one of others takes it"}
+			"a flow in table 0, 3, 1, 2 or 30 is missing, changed, or hidden by one of others"}
 	case canaryUnchanged:
 		return dataplane.CanaryResult{Passed: canaryWayIn, Lost: "it is not translated: " +
 			"conntrack did not commit its connection, or its group does not choose an endpoint"}
@@ -253,14 +257,14 @@ func (c *canaryPath) explain(
 		case first.Flows == 0:
 			r.Lost = "its Service's flow in table 1 is missing"
 		case first.Packets == was[0].Packets:
-			r.Lost = "it does not come to its Service's flow in table 1: a flow in table 0, 3 or 1 is missing, " +
-				"or one of others takes it, or conntrack drops it"
+			r.Lost = "it does not come to its Service's flow in table 1: " +
+				"conntrack drops it, or a flow in table 0, 3 or 1 is missing, changed, or hidden by others"
 		case last.Flows == 0:
 			r.Lost = "the flow that ends its path in table 30 is missing"
 		case last.Packets == was[1].Packets:
 			r.Passed = canaryWayIn[:3]
 			r.Lost = "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does " +
-				"not commit its connection, or a flow in table 2 or 30 is missing, or one of others takes it"
+				"not commit it, or a flow in table 2 or 30 is missing, changed, or hidden by others"
 		default: // a queue of the switch's may have been full
 			*r = dataplane.CanaryResult{Unknown: "the switch passed it to nkp, which did not get it"}
 			return nil

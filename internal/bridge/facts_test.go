@@ -58,7 +58,7 @@ func TestPipelineConfig(t *testing.T) {
 	got, _ := s.PipelineConfig(m, nil)
 	want := pipeline.Config{
 		Layout: layout, NodeIPs: m.Node.IPs, LocalIPs: m.Node.Local, HairpinIPs: s.HairpinIPs, NodeMAC: s.NodeMAC, GatewayMAC: s.GatewayMAC,
-		Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs, MasqueradeAll: true, RejectRate: 9, AffinityLimit: 10, Counters: true, LocalDelivery: true,
+		Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs, MasqueradeAll: true, RejectRate: 9, AffinityLimit: 10, Counters: true, Canary: true, LocalDelivery: true,
 		Uplink: 3, NoNullNAT: true, Pods: []pipeline.Pod{{IP: ip("10.0.0.9"), OFPort: 9, MAC: flow.MAC{2, 0, 0, 0, 0, 9}}}, Senders: []uint32{9},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -27,6 +27,8 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 		return []mode.Mode{mode.OVS, mode.NFTables}
 	case "iptables-backend":
 		return []mode.Mode{mode.OVS, mode.IPTables}
+	case "healthz-data-path":
+		return onLinux
 	case "iptables-min-sync-period", "iptables-sync-period":
 		return nil
 	case "node-mac":

@@ -146,6 +146,9 @@ func (s *settings) sourceFlags(f *pflag.FlagSet) {
 func (s *settings) serverFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.HealthzAddr, "healthz-bind-address", "0.0.0.0:10256",
 		"address and port of /healthz and /livez; empty: none, port 0: any that is free")
+	f.BoolVar(&s.HealthzDataPath, "healthz-data-path", false,
+		"/healthz answers 503 while packets of nkp's own do not pass the data path (nkp status: data path), "+
+			"unless a conntrack table is full")
 	f.BoolVar(&s.BindHardFail, "bind-address-hard-fail", false,
 		"end with an error if an address cannot be listened on, instead of trying again")
 	m := &s.Metrics

@@ -49,6 +49,9 @@ type NkpConfiguration struct {
 	CostLimitNode *int64 `json:"costLimitNode,omitempty" flag:"cost-limit-node"`
 	// Socket on which the agent answers nkp status, diff, services and trace.
 	Socket string `json:"socket,omitempty" flag:"socket"`
+	// /healthz answers 503 while packets of nkp's own do not pass the data path, unless a conntrack table is
+	// full.
+	HealthzDataPath *bool `json:"healthzDataPath,omitempty" flag:"healthz-data-path"`
 	// Least level that is logged: debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty" flag:"log-level"`
 

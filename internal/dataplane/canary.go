@@ -35,8 +35,8 @@ type CanaryVerdict struct {
 	// Passed are the parts of the path that the latest canary passed, at PassedAt; nil: none has yet.
 	Passed   []string   `json:"passed"`
 	PassedAt *time.Time `json:"passedAt"`
-	// Fault names the part of the path that canaries have not passed since FaultSince; "": there is none. Full
-	// says that a conntrack table is full.
+	// Fault names the part of the path that canaries have not passed since FaultSince; "": there is none.
+	// Full says that a conntrack table is full.
 	Fault      string     `json:"fault,omitempty"`
 	FaultSince *time.Time `json:"faultSince,omitempty"`
 	Full       bool       `json:"full,omitempty"`
@@ -68,6 +68,7 @@ func (v *CanaryVerdict) Warning() string {
 // be called from any goroutine.
 type Canary struct {
 	log      *slog.Logger
+	tell     func(CanaryVerdict) // Hooks.DataPath
 	families []k8s.Family
 	// send sends the canary of a family and waits for what becomes of it. again: the one before was lost, so
 	// that this one may cost more to find out where.
@@ -80,10 +81,10 @@ type Canary struct {
 
 // NewCanary returns a Canary of a plane.
 func NewCanary(
-	plane string, log *slog.Logger, families []k8s.Family,
+	plane string, log *slog.Logger, tell func(CanaryVerdict), families []k8s.Family,
 	send func(ctx context.Context, f k8s.Family, again bool) CanaryResult,
 ) *Canary {
-	c := &Canary{log: log, families: families, send: send, lost: make([]int, len(families))}
+	c := &Canary{log: log, tell: tell, families: families, send: send, lost: make([]int, len(families))}
 	for _, f := range families {
 		c.verdicts = append(c.verdicts, CanaryVerdict{Plane: plane, Family: f.String(), Passed: []string{}})
 	}
@@ -94,6 +95,11 @@ func NewCanary(
 func (c *Canary) Run(ctx context.Context) {
 	tick := time.NewTicker(CanaryPeriod)
 	defer tick.Stop()
+	defer func() {
+		for _, v := range c.Verdicts() {
+			c.tell(CanaryVerdict{Plane: v.Plane, Family: v.Family})
+		}
+	}()
 	for {
 		var all sync.WaitGroup
 		for i, f := range c.families {
@@ -120,6 +126,7 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 	defer c.mu.Unlock()
 	v := &c.verdicts[i]
 	v.Unknown = r.Unknown
+	defer func() { c.tell(*v) }()
 
 	switch {
 	case r.Unknown != "": // a fault that was seen stays until a canary passes

@@ -76,6 +76,9 @@ type Hooks struct {
 	// Forgot: nkp deleted stale UDP conntrack entries of a family, if it found any; connections is their
 	// number, as far as known.
 	Forgot func(f k8s.Family, connections int, took time.Duration)
+	// DataPath: what is known of a family's data path, after each canary; when no more are sent, a verdict
+	// with plane and family alone.
+	DataPath func(CanaryVerdict)
 }
 
 // WithDefaults returns hooks none of which is nil.
@@ -97,6 +100,9 @@ func (h Hooks) WithDefaults() Hooks {
 	}
 	if h.Forgot == nil {
 		h.Forgot = func(k8s.Family, int, time.Duration) {}
+	}
+	if h.DataPath == nil {
+		h.DataPath = func(CanaryVerdict) {}
 	}
 	return h
 }

@@ -48,9 +48,10 @@ type Proxy struct {
 
 	mu       sync.Mutex // protects all below
 	families map[k8s.Family]*familyHealth
-	bypassed bool   // see SetBypassed
-	known    bool   // there is a Node object
-	refused  string // why the node is not eligible
+	bypassed bool            // see SetBypassed
+	faults   map[string]bool // see SetDataPath
+	known    bool            // there is a Node object
+	refused  string          // why the node is not eligible
 }
 
 // familyHealth is what is known of one family.
@@ -70,7 +71,7 @@ func NewProxy(opts ProxyOptions) *Proxy {
 	if opts.Timeout == 0 {
 		opts.Timeout = time.Minute
 	}
-	p := &Proxy{opts: opts, families: map[k8s.Family]*familyHealth{}}
+	p := &Proxy{opts: opts, families: map[k8s.Family]*familyHealth{}, faults: map[string]bool{}}
 	p.Listener = httpguard.Listener{Serves: "/healthz and /livez", At: opts.Addr, HardFail: opts.HardFail,
 		Guard: httpguard.New(limits, opts.Log), Handler: p.handler()}
 	return p
@@ -140,10 +141,22 @@ func (p *Proxy) SetBypassed(bypassed bool) {
 	p.bypassed = bypassed
 }
 
+// SetDataPath sets whether a path of Service packets has a fault. While any has one, /healthz and Healthy are
+// unhealthy, and /livez is left alone.
+func (p *Proxy) SetDataPath(path string, fault bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if fault {
+		p.faults[path] = true
+	} else {
+		delete(p.faults, path)
+	}
+}
+
 func (p *Proxy) isBypassed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.bypassed
+	return p.bypassed || len(p.faults) > 0
 }
 
 // InStep reports whether every family is programmed without pending changes, and there is at least one. It

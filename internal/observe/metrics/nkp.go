@@ -67,8 +67,8 @@ var (
 		"Whether ovs-vswitchd forwards every packet by itself, past nkp's flows (1), because no controller "+
 			"of the bridge is connected and its fail_mode is not secure, or not (0).").in(OVS).collected()
 	CanaryFault = define(Gauge, "nkp_canary_fault",
-		"Whether the data path lets no packet of nkp's own pass (1), as two in a row have shown, or not (0). "+
-			"What it is and where: nkp status.",
+		"Whether the data path lets no packet of nkp's own pass (1), as two in a row have shown, or not "+
+			"(0). nkp status has the part of it.",
 		"plane", "ip_family").in(OVS, IPTables, NFTables).collected()
 	Canaries = define(Counter, "nkp_canary_packets_total",
 		"Packets of nkp's own, one every 5 s, that passed the data path, were lost there, met a full "+

@@ -57,6 +57,7 @@ function draw(s) {
   cards.push(dependencies(s), card("nkp", fact("Version", s.version), fact("Mode", `${s.mode}: ${s.reason}`), fact("Started", ago(s.started)),
     fact("Serves", `${counted(s.servicePorts, "Service port")}, ${counted(s.endpoints, "endpoint")}`),
     ...list(s.loops).map((l) => fact("Busy", JSON.stringify(l), "warn"))));
+  if (list(s.canary).length) cards.push(card("Data path", ...s.canary.map(canary)));
   for (const t of [s.iptables, s.nftables]) if (t) cards.push(fallback(t));
   if (s.hns) cards.push(hns(s.hns));
   parts.push(el("div", { class: "cards" }, cards));
@@ -72,6 +73,14 @@ function ports({ ports, notes }) {
     el("div", { class: "wide" }, sorted.length > 0 && el("table", { class: "pods" }, el("thead", {}, el("tr", {}, columns.map(([h]) => el("th", { scope: "col" }, h)))),
       el("tbody", {}, sorted.map((p) => el("tr", { class: p.state === "ok" ? "" : "troubled" },
         columns.map(([h, of]) => el("td", { class: h === "Addresses" || h === "MAC" ? "mono" : "" }, of(p) || "–"))))))));
+}
+
+// canary returns what packets of nkp's own have shown of a family's data path.
+function canary(v) {
+  const name = `${v.plane}, ${v.family}`;
+  if (v.fault) return fact(name, v.fault, "bad");
+  const passed = v.passedAt && `a packet of nkp's own passed ${ago(v.passedAt)}: ${v.passed.join(", ")}`;
+  return fact(name, [passed, v.unknown && `not known now: ${v.unknown}`].filter(Boolean).join("; ") || "not known yet", v.unknown ? "warn" : "good");
 }
 
 function bridge(s) {
