@@ -249,26 +249,12 @@ func (c *canaryPath) explain(
 			return err
 		}
 	}
-	was := c.counted
-	c.counted = now
-
 	if again && stage == canaryLost {
-		switch first, last := now[0], now[1]; {
-		case first.Flows == 0:
-			r.Lost = "its Service's flow in table 1 is missing"
-		case first.Packets == was[0].Packets:
-			r.Lost = "it does not come to its Service's flow in table 1: " +
-				"conntrack drops it, or a flow in table 0, 3 or 1 is missing, changed, or hidden by others"
-		case last.Flows == 0:
-			r.Lost = "the flow that ends its path in table 30 is missing"
-		case last.Packets == was[1].Packets:
-			r.Passed = canaryWayIn[:3]
-			r.Lost = "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does " +
-				"not commit it, or a flow in table 2 or 30 is missing, changed, or hidden by others"
-		default: // a queue of the switch's may have been full
-			*r = dataplane.CanaryResult{Unknown: "the switch passed it to nkp, which did not get it"}
-			return nil
-		}
+		*r = now.whereLost(c.counted)
+	}
+	c.counted = now
+	if r.Unknown != "" {
+		return nil
 	}
 
 	if n := c.plane.Figures().Foreign; n > 0 {
@@ -283,6 +269,28 @@ func (c *canaryPath) explain(
 		}
 	}
 	return nil
+}
+
+// whereLost returns what the counters show of a canary of which nothing was heard, since an earlier one that
+// was lost, too.
+func (now canaryCounts) whereLost(was canaryCounts) dataplane.CanaryResult {
+	switch first, last := now[0], now[1]; {
+	case first.Flows == 0:
+		return dataplane.CanaryResult{Lost: "its Service's flow in table 1 is missing"}
+	case first.Packets == was[0].Packets:
+		return dataplane.CanaryResult{Lost: "it does not come to its Service's flow in table 1: conntrack " +
+			"drops it, or a flow in table 0, 3 or 1 is missing, changed, or hidden by one of others"}
+	case last.Flows == 0:
+		return dataplane.CanaryResult{Lost: "the flow that ends its path in table 30 is missing"}
+	case last.Packets == was[1].Packets:
+		return dataplane.CanaryResult{
+			Passed: canaryWayIn[:3],
+			Lost: "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does not " +
+				"commit it, or a flow in table 2 or 30 is missing, changed, or hidden by one of others",
+		}
+	}
+	// A queue of the switch's may have been full.
+	return dataplane.CanaryResult{Unknown: "the switch passed it to nkp, which did not get it"}
 }
 
 // forget deletes conntrack entries by their exact tuples.

@@ -30,7 +30,7 @@ func TestFlagsOfModes(t *testing.T) {
 		limited[name] = "ovs nftables"
 	}
 	for name := range strings.FieldsSeq(`ovsdb bridge ca-cert certificate private-key any-certificate-name openflow configure-bridge ovs-wait uplink-port
-		allow-stateful-policies gateway-mac ports hairpin-ip host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter exit-register zone-dnat zone-snat`) {
+		allow-stateful-policies gateway-mac ports hairpin-ip healthz-data-path host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter exit-register zone-dnat zone-snat`) {
 		limited[name] = "ovs"
 	}
 	s := newSettings()

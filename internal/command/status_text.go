@@ -85,18 +85,16 @@ func (t *statusText) status(s *agent.Status) {
 
 // canary writes what packets of nkp's own have shown of the data path. A fault is among the warnings.
 func (t *statusText) canary(v *dataplane.CanaryVerdict) {
-	text := ""
+	text := "not known yet"
 	switch {
 	case v.Fault != "":
 		text = "does NOT let packets of nkp's own pass"
-	case v.PassedAt == nil:
-		text = "not known yet"
-	default:
+	case v.PassedAt != nil:
 		text = fmt.Sprintf("a packet of nkp's own passed %s: %s",
 			t.ago(*v.PassedAt), strings.Join(v.Passed, ", "))
 	}
 	if v.Unknown != "" {
-		text += "; now not known: " + v.Unknown
+		text += "; the latest shows nothing: " + v.Unknown
 	}
 	t.line("data path", "%s, %s: %s", v.Plane, v.Family, text)
 }
