@@ -54,17 +54,17 @@ func (b *builder) canary() {
 	if !b.Canary {
 		return
 	}
-	for _, f := range families {
+	for i, f := range families {
 		addrs := canaryAddrs[f]
 		add := func(table uint8, priority uint16, m flow.Match, actions ...flow.Action) {
 			m.EthType, m.InPort = ethType(f), flow.PortController
 			b.add(table, priority, canaryBits(f), m, actions...)
 		}
 
-		g := &flow.Group{ID: b.canaryGroup(f), Method: flow.DPHash}
-		for i, e := range addrs.Endpoints {
+		g := &flow.Group{ID: b.Layout.group(0, uint32(i), 0), Method: flow.DPHash}
+		for n, e := range addrs.Endpoints {
 			g.Buckets = append(g.Buckets, flow.Bucket{
-				ID: uint32(i), Weight: 1,
+				ID: uint32(n), Weight: 1,
 				Actions: []flow.Action{b.translateTo(netip.AddrPortFrom(e, CanaryPort))},
 			})
 		}
@@ -84,15 +84,6 @@ func canaryBits(f k8s.Family) uint32 {
 		return cookieCanary | cookieCanary6
 	}
 	return cookieCanary
-}
-
-// canaryGroup returns the group of a family's canary: that of a Service port with id 0, which none has.
-func (b *builder) canaryGroup(f k8s.Family) uint32 {
-	kind := uint32(groupCluster)
-	if f == k8s.IPv6 {
-		kind = groupLocal
-	}
-	return b.Layout.group(0, kind, 0)
 }
 
 // CanaryCookie returns the cookie of the flows of a family's canary, which no other flow has. They are in the

@@ -243,7 +243,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			usage, megaflows, n := of.Asked(ctx)
 			collectConntrack(&usage, emit)
 			collectMegaflows(&megaflows, emit)
-			warnings += n
+			warnings += n + collectCanary(of.Canary(), emit)
 		case *windows.Plane:
 			d := of.Detail()
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
@@ -265,25 +265,15 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 		}
 
 		emit(metrics.Refused, float64(refused), pl.label)
-		if of, sends := pl.Plane.(canarySender); sends {
-			warnings += collectCanary(of.Canary(), emit)
-		}
 	}
 	return warnings
-}
-
-// canarySender is a data plane that sends canaries.
-type canarySender interface {
-	Canary() []dataplane.CanaryVerdict
 }
 
 // collectCanary returns the number of faults.
 func collectCanary(verdicts []dataplane.CanaryVerdict, emit metrics.Emit) (faults int) {
 	for _, v := range verdicts {
 		emit(metrics.CanaryFault, boolValue(v.Fault != ""), v.Plane, v.Family)
-		for result, n := range map[string]uint64{
-			"passed": v.Sent.Passed, "lost": v.Sent.Lost, "full": v.Sent.Full, "unknown": v.Sent.Unknown,
-		} {
+		for result, n := range v.Sent {
 			emit(metrics.Canaries, float64(n), v.Plane, v.Family, result)
 		}
 		if v.Fault != "" {

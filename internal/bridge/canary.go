@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,11 +121,8 @@ var (
 
 // send sends a canary over the connection that is ready, and returns what became of it.
 func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) dataplane.CanaryResult {
-	switch conn := c.plane.conn(); {
-	case conn == nil:
-		return dataplane.CanaryResult{Unknown: c.plane.notConnected().Error()}
-	case conn != ready:
-		return dataplane.CanaryResult{Unknown: "the switch has not been in step yet over this connection"}
+	if ready == nil || ready != c.plane.conn() {
+		return dataplane.CanaryResult{Unknown: "the switch has not been in step yet since nkp connected"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, canaryTries*canaryPause+canaryAsk)
 	defer cancel()
@@ -134,19 +132,15 @@ func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) d
 	}
 
 	entries, stage, err := c.fly(ctx, ready)
-	r := stage.result()
+	r := canaryResults[stage]
 	if err == nil && r.Lost != "" {
-		err = c.explain(ctx, ready, stage, again, &r)
+		r, err = c.explain(ctx, ready, stage, again)
 	}
-	if failed := c.plane.forget(ctx, ready, entries); err == nil {
-		err = failed
+	if err == nil && r.Lost != "" && ready.PacketInDrops() != drops {
+		err = errors.New("the queue of packets from the switch to nkp was full")
 	}
-
-	switch {
-	case err != nil:
-		r = dataplane.CanaryResult{Unknown: err.Error()}
-	case r.Lost != "" && ready.PacketInDrops() != drops:
-		r = dataplane.CanaryResult{Unknown: "the queue of packets from the switch to nkp was full"}
+	if err = cmp.Or(c.plane.forget(ctx, ready, entries), err); err != nil {
+		return dataplane.CanaryResult{Unknown: err.Error()}
 	}
 	return r
 }
@@ -212,85 +206,84 @@ func (c *canaryPath) stage(in canaryPacket, frontend netip.AddrPort) canaryStage
 	return canaryPassed
 }
 
-// result returns what a stage shows.
-func (s canaryStage) result() dataplane.CanaryResult {
-	switch s {
-	case canaryPassed:
-		return dataplane.CanaryResult{Passed: canaryWayBack}
-	case canaryForeign:
-		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is not translated back: " +
-			"conntrack does not find its connection, or a flow in table 0, 3 or 1 does not ask it"}
-	case canaryDelivered:
-		return dataplane.CanaryResult{Passed: canaryWayDown, Lost: "the answer is lost on its way back: " +
-			"a flow in table 0, 3, 1, 2 or 30 is missing, changed, or hidden by one of others"}
-	case canaryUnchanged:
-		return dataplane.CanaryResult{Passed: canaryWayIn, Lost: "it is not translated: " +
-			"conntrack did not commit its connection, or its group does not choose an endpoint"}
-	case canaryRefused:
-		return dataplane.CanaryResult{Passed: canaryWayIn[:2], Lost: "table 1 has it refused"}
-	}
-	return dataplane.CanaryResult{Lost: "it is lost between table 0 and table 30"}
+// canaryResults are what the stages show.
+var canaryResults = [...]dataplane.CanaryResult{
+	canaryLost:    {Lost: "it is lost between table 0 and table 30"},
+	canaryRefused: {Lost: "table 1 has it refused", Passed: canaryWayIn[:2]},
+	canaryUnchanged: {
+		Lost: "it is not translated: conntrack did not commit its connection, or its group does not choose " +
+			"an endpoint",
+		Passed: canaryWayIn,
+	},
+	canaryDelivered: {
+		Lost: "the answer is lost on its way back: a flow in table 0, 3, 1, 2 or 30 is missing, changed, " +
+			"or hidden by one of others",
+		Passed: canaryWayDown,
+	},
+	canaryForeign: {
+		Lost: "the answer is not translated back: conntrack does not find its connection, or a flow in " +
+			"table 0, 3 or 1 does not ask it",
+		Passed: canaryWayDown,
+	},
+	canaryPassed: {Passed: canaryWayBack},
 }
 
 // canaryCounts are the counters of the flow of the canary's Service in table 1, and of the one that ends its
 // path in table 30.
 type canaryCounts [2]ofctrl.Counters
 
-// explain finds out where a canary was lost: by the counters of its flows, which the switch brings up to date
-// within a second, so that they are compared when a second one in a row is lost.
+// explain returns what became of a canary that was lost. It compares the counters of its flows when a second
+// one in a row is lost, because the switch brings them up to date within a second.
 func (c *canaryPath) explain(
-	ctx context.Context, conn *ofctrl.Conn, stage canaryStage, again bool, r *dataplane.CanaryResult,
-) error {
+	ctx context.Context, conn *ofctrl.Conn, stage canaryStage, again bool,
+) (r dataplane.CanaryResult, err error) {
 	l := &c.plane.set.Layout
-	var now canaryCounts
+	was := c.counted
 	for i, table := range []uint8{l.FrontendTable(), l.DeliveryTable()} {
-		var err error
-		if now[i], err = conn.FlowCount(ctx, l.CanaryCookie(c.family), ^uint64(0), table); err != nil {
-			return err
+		c.counted[i], err = conn.FlowCount(ctx, l.CanaryCookie(c.family), ^uint64(0), table)
+		if err != nil {
+			return r, err
 		}
-	}
-	if again && stage == canaryLost {
-		*r = now.whereLost(c.counted)
-	}
-	c.counted = now
-	if r.Unknown != "" {
-		return nil
 	}
 
-	if n := c.plane.Figures().Foreign; n > 0 {
+	r = canaryResults[stage]
+	if again && stage == canaryLost {
+		r = c.counted.whereLost(was)
+	}
+	if n := c.plane.Figures().Foreign; n > 0 && r.Lost != "" {
 		r.Lost += fmt.Sprintf("; flows of others in nkp's tables: %d (nkp diff)", n)
 	}
-	if stage <= canaryUnchanged {
-		usage, _, _ := c.plane.Asked(ctx)
-		for _, fill := range usage.Fills() {
-			if fill.Entries+fill.Limit/100 >= fill.Limit {
-				r.Full, r.Lost = true, fill.String()+": full, it gets no entry"
-			}
+	if stage > canaryUnchanged {
+		return r, nil
+	}
+	usage, _, _ := c.plane.Asked(ctx)
+	for _, fill := range usage.Fills() {
+		if fill.Entries+fill.Limit/100 >= fill.Limit {
+			r.Full, r.Lost = true, fill.String()+": full, it gets no entry"
 		}
 	}
-	return nil
+	return r, nil
 }
 
 // whereLost returns what the counters show of a canary of which nothing was heard, since an earlier one that
 // was lost, too.
-func (now canaryCounts) whereLost(was canaryCounts) dataplane.CanaryResult {
+func (now canaryCounts) whereLost(was canaryCounts) (r dataplane.CanaryResult) {
 	switch first, last := now[0], now[1]; {
 	case first.Flows == 0:
-		return dataplane.CanaryResult{Lost: "its Service's flow in table 1 is missing"}
+		r.Lost = "its Service's flow in table 1 is missing"
 	case first.Packets == was[0].Packets:
-		return dataplane.CanaryResult{Lost: "it does not come to its Service's flow in table 1: conntrack " +
-			"drops it, or a flow in table 0, 3 or 1 is missing, changed, or hidden by one of others"}
+		r.Lost = "it does not come to its Service's flow in table 1: conntrack drops it, or a flow in " +
+			"table 0, 3 or 1 is missing, changed, or hidden by one of others"
 	case last.Flows == 0:
-		return dataplane.CanaryResult{Lost: "the flow that ends its path in table 30 is missing"}
+		r.Lost = "the flow that ends its path in table 30 is missing"
 	case last.Packets == was[1].Packets:
-		return dataplane.CanaryResult{
-			Passed: canaryWayIn[:3],
-			Lost: "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does not " +
-				"commit it, or a flow in table 2 or 30 is missing, changed, or hidden by one of others",
-		}
+		r.Passed = canaryWayIn[:3]
+		r.Lost = "it is lost between table 1 and table 30: its group chooses no endpoint, conntrack does " +
+			"not commit it, or a flow in table 2 or 30 is missing, changed, or hidden by one of others"
+	default: // a queue of the switch's may have been full
+		r.Unknown = "the switch passed it to nkp, which did not get it"
 	}
-	// A queue of the switch's may have been full.
-	return dataplane.CanaryResult{Unknown: "the switch passed it to nkp, which did not get it"}
+	return r
 }
 
 // forget deletes conntrack entries by their exact tuples.

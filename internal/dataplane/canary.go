@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,16 +44,9 @@ type CanaryVerdict struct {
 	// Unknown is why the latest canary shows nothing; "": it does.
 	Unknown string `json:"unknown,omitempty"`
 
-	// Sums since the start.
-	Sent CanaryCounts `json:"sent"`
-}
-
-// CanaryCounts counts canaries by what became of them. Full are those that met a full conntrack table.
-type CanaryCounts struct {
-	Passed  uint64 `json:"passed"`
-	Lost    uint64 `json:"lost"`
-	Full    uint64 `json:"full"`
-	Unknown uint64 `json:"unknown"`
+	// Sent counts canaries since the start by what became of them: passed, lost, full (they met a full
+	// conntrack table), or unknown.
+	Sent map[string]uint64 `json:"sent"`
 }
 
 // Warning returns the fault in a line for status; "": there is none.
@@ -86,7 +80,10 @@ func NewCanary(
 ) *Canary {
 	c := &Canary{log: log, tell: tell, families: families, send: send, lost: make([]int, len(families))}
 	for _, f := range families {
-		c.verdicts = append(c.verdicts, CanaryVerdict{Plane: plane, Family: f.String(), Passed: []string{}})
+		c.verdicts = append(c.verdicts, CanaryVerdict{
+			Plane: plane, Family: f.String(), Passed: []string{},
+			Sent: map[string]uint64{"passed": 0, "lost": 0, "full": 0, "unknown": 0},
+		})
 	}
 	return c
 }
@@ -130,10 +127,10 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 
 	switch {
 	case r.Unknown != "": // a fault that was seen stays until a canary passes
-		v.Sent.Unknown++
+		v.Sent["unknown"]++
 		return
 	case r.Lost == "":
-		v.Sent.Passed++
+		v.Sent["passed"]++
 		if v.Fault != "" {
 			c.log.Info("packets of nkp's own pass the data path again", "plane", v.Plane, "family", v.Family)
 		}
@@ -141,9 +138,9 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 		v.Passed, v.PassedAt = r.Passed, &now
 		return
 	case r.Full:
-		v.Sent.Full++
+		v.Sent["full"]++
 	default:
-		v.Sent.Lost++
+		v.Sent["lost"]++
 	}
 
 	if c.lost[i]++; c.lost[i] < 2 {
@@ -163,5 +160,9 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 func (c *Canary) Verdicts() []CanaryVerdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.verdicts)
+	list := slices.Clone(c.verdicts)
+	for i := range list {
+		list[i].Sent = maps.Clone(list[i].Sent)
+	}
+	return list
 }

@@ -238,3 +238,18 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// A fault of a data path, one of several, is told to load balancers, and is no reason to restart nkp.
+func TestDataPath(t *testing.T) {
+	b := newProxyBed(t)
+	b.SetDataPath("ovs IPv4", true)
+	b.SetDataPath("ovs IPv6", true)
+	b.expect("two faults", 503, 200)
+	b.SetDataPath("ovs IPv4", false)
+	b.expect("one fault", 503, 200)
+	if b.Healthy() {
+		t.Error("health checks of Services pass")
+	}
+	b.SetDataPath("ovs IPv6", false)
+	b.expect("no fault", 200, 200)
+}
