@@ -54,7 +54,7 @@ func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing
 	}
 	if of != (k8s.PortName{}) {
 		sp := m.Ports[of]
-		m.Ports = map[k8s.PortName]*k8s.ServicePort{}
+		m.Ports, o.Canary = map[k8s.PortName]*k8s.ServicePort{}, false
 		if sp != nil {
 			m.Ports[of] = sp
 		}

@@ -60,6 +60,7 @@ type Plane struct {
 	dropped  atomic.Pointer[map[k8s.DropReason]uint64] // at the last listing
 	counting singleflight.Group                        // of NodeCounters
 	lastNode atomic.Pointer[nodeCount]                 // nil: there is none yet
+	canary   atomic.Pointer[dataplane.Canary]          // nil: none are sent, or not yet
 
 	// mu protects the fields below, which Plan, Diff and Status read. It is not held while rules are written.
 	mu       sync.Mutex
@@ -118,6 +119,13 @@ func (p *Plane) Update(m *k8s.Model, c k8s.Changes) {
 	if first {
 		// Else a family that is done before the next one has its update would be in step with all there is.
 		p.queue(p.opts.ToServe()...)
+	}
+	if first && p.opts.Canary {
+		c.Ports = maps.Clone(c.Ports)
+		for f := range p.inbox {
+			sp := serving.CanaryOf(f).Service()
+			c.Ports[sp.Name] = sp
+		}
 	}
 	for _, in := range p.inbox {
 		in.Put(m, c)
@@ -193,12 +201,19 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 
 	var all sync.WaitGroup
+	var served []k8s.Family
 	for _, f := range p.opts.ToServe() {
 		if run := serve[f]; run != nil {
 			all.Go(func() { run(ctx) })
+			served = append(served, f)
 		} else {
 			p.drop(f)
 		}
+	}
+	if p.opts.Canary {
+		canary := p.newCanary(served)
+		p.canary.Store(canary)
+		all.Go(func() { canary.Run(ctx) })
 	}
 	all.Wait()
 	return nil
@@ -250,7 +265,7 @@ func (p *Plane) lookAtKernel() {
 // Status returns the current state; its Detail is a *Status. It never blocks.
 func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	d := p.Detail()
-	s := dataplane.Status{InStep: len(d.Families) > 0, Detail: &d}
+	s := dataplane.Status{InStep: len(d.Families) > 0, Canary: p.Canary(), Detail: &d}
 	for i := range d.Families {
 		f := &d.Families[i]
 		s.Refusals = append(s.Refusals, f.refusals...)

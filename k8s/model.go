@@ -105,6 +105,8 @@ const (
 	NodePort     FrontendType = "NodePort"
 	ExternalIP   FrontendType = "ExternalIP"
 	LoadBalancer FrontendType = "LoadBalancer"
+	// Canary is the kind of nkp's own Service for canaries, which is in no Model.
+	Canary FrontendType = "Canary"
 )
 
 // Policy is the traffic policy that applies to a frontend.

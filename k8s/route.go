@@ -99,6 +99,8 @@ type Router struct {
 // Serves reports whether a frontend is served, or its packets refused.
 func (r *Router) Serves(f *Frontend) bool {
 	switch {
+	case f.Type == Canary:
+		return true
 	case f.ShadowedBy != "", f.Address.IsLoopback() && !r.Loopback:
 		return false
 	case r.Own == nil || f.Type == NodePort:
@@ -134,6 +136,8 @@ func (r *Router) Route(t FrontendType, set Set, family Family, from ClientKind) 
 	}
 
 	switch {
+	case t == Canary:
+		return Route{}
 	case t == ClusterIP && set == OnNode:
 		route = Route{Set: OnNode, Why: "internalTrafficPolicy Local: endpoints on this node only"}
 	case t == ClusterIP:

@@ -107,7 +107,12 @@ func (w *worker) Step(ctx context.Context) (err error) {
 		return nil
 	}
 
-	w.InStep(len(w.have.deferred), func(s *fallback.FamilyStatus) { s.Services, s.Chains = w.have.counts() })
+	w.InStep(len(w.have.deferred), func(s *fallback.FamilyStatus) {
+		s.Services, s.Chains = w.have.counts()
+		if w.Opts.Canary {
+			s.Services--
+		}
+	})
 	return w.collect(ctx)
 }
 

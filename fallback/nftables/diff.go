@@ -121,10 +121,11 @@ func Diff(m *k8s.Model, o Options) (string, error) {
 
 		c := rules.NewCompiler(o.config(lacking), f, m)
 		want := c.Ruleset(m, func(n k8s.PortName) rules.Ports {
-			if t == nil {
+			p := m.Ports[n]
+			if t == nil || p == nil {
 				return rules.Ports{}
 			}
-			return c.Adopt(t.Elements, m.Ports[n])
+			return c.Adopt(t.Elements, p)
 		})
 
 		for _, l := range compareTable(t, want) {

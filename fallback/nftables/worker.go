@@ -141,6 +141,9 @@ func (w *worker) Step(ctx context.Context) (err error) {
 	if err == nil && ctx.Err() == nil {
 		w.InStep(0, func(s *fallback.FamilyStatus) {
 			s.Services, s.Elements = len(w.have.ports), w.have.elements
+			if w.Opts.Canary {
+				s.Services--
+			}
 		})
 	}
 	return err

@@ -56,6 +56,9 @@ type Config struct {
 	// BriefEndpoints leaves out the comments of endpoint rules, of which there are many.
 	BriefEndpoints bool
 
+	// Canary serves the canaries (CanaryOf).
+	Canary bool
+
 	Scope Scope
 	// PodDevice is, with Scope Host, the device by which traffic from the bridge's pods enters the node's
 	// network stack; "": the model's detector is used.

@@ -249,6 +249,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
 		default: // iptables, or a part of it
 			refused = collectFallback(p.fallback.Detail(), pl.label, emit)
+			warnings += collectCanary(p.fallback.Canary(), emit)
 			if n, err := p.fallback.NodeCounters(ctx); err == nil {
 				for def, count := range map[*metrics.Definition]*uint64{
 					metrics.LocalhostNodePorts: n.Localhost,

@@ -19,7 +19,7 @@ var (
 func modesOf(f *pflag.Flag) []mode.Mode {
 	switch f.Name {
 	case "affinity-limit-node", "allow-stateful-policies", "audit-period", "configure-bridge", "gateway-mac",
-		"hairpin-ip", "healthz-data-path", "host-traffic", "local-delivery",
+		"hairpin-ip", "host-traffic", "local-delivery",
 		"ovs-wait", "port-reuse-guards", "ports", "reject-rate", "service-counters", "uplink-port":
 		return onBridge
 	// of nftables beside a bridge, too
@@ -27,6 +27,8 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 		return []mode.Mode{mode.OVS, mode.NFTables}
 	case "iptables-backend":
 		return []mode.Mode{mode.OVS, mode.IPTables}
+	case "healthz-data-path":
+		return onLinux
 	case "iptables-min-sync-period", "iptables-sync-period":
 		return nil
 	case "node-mac":

@@ -19,6 +19,7 @@ func TestFlagsOfModes(t *testing.T) {
 		"iptables-backend":  "ovs iptables",
 		"affinity-limit":    "ovs nftables",
 		"node-mac":          "ovs windows",
+		"healthz-data-path": "ovs nftables iptables",
 		"hns-state-file":    "windows",
 		"hns-take-over":     "windows",
 		"audit-period":      "ovs",
@@ -30,7 +31,7 @@ func TestFlagsOfModes(t *testing.T) {
 		limited[name] = "ovs nftables"
 	}
 	for name := range strings.FieldsSeq(`ovsdb bridge ca-cert certificate private-key any-certificate-name openflow configure-bridge ovs-wait uplink-port
-		allow-stateful-policies gateway-mac ports hairpin-ip healthz-data-path host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter exit-register zone-dnat zone-snat`) {
+		allow-stateful-policies gateway-mac ports hairpin-ip host-traffic reject-rate affinity-limit-node table-base next-table cookie-prefix group-base meter exit-register zone-dnat zone-snat`) {
 		limited[name] = "ovs"
 	}
 	s := newSettings()

@@ -58,6 +58,7 @@ func newSettings() *settings {
 	s.Layout = pipeline.DefaultLayout()
 	s.HairpinIPs = slices.Clone(bridge.DefaultHairpinIPs)
 	s.Fallback = fallback.DefaultOptions()
+	s.Fallback.Canary = true
 	s.AuditPeriod, s.CountPeriod = time.Minute, 5*time.Second
 	s.PrimaryIP = netip.IPv4Unspecified()
 	s.Socket = defaultSocket

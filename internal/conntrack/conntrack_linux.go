@@ -134,6 +134,33 @@ func forget(
 	return forgotten, err
 }
 
+// ForgetOne deletes the conntrack entry of a connection by its client, frontend and protocol, in zone 0. One
+// that does not exist is no error.
+func ForgetOne(c *dpctl.Connection) error {
+	ip := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	src, dst := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
+	if c.Frontend.Addr().Is6() {
+		src, dst = nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+	}
+	ip.AddRtAttr(src, c.Client.Addr().AsSlice())
+	ip.AddRtAttr(dst, c.Frontend.Addr().AsSlice())
+
+	proto := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{c.IPProto()})
+	proto.AddRtAttr(nl.CTA_PROTO_SRC_PORT, nl.BEUint16Attr(c.Client.Port()))
+	proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, nl.BEUint16Attr(c.Frontend.Port()))
+
+	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	tuple.AddChild(ip)
+	tuple.AddChild(proto)
+	req := request(k8s.FamilyOf(c.Frontend.Addr()), nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	req.AddData(tuple)
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
 // dump calls do with each connection of a family and zone, and its netlink attributes.
 func dump(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection, []byte) error) error {
 	req := request(f, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)

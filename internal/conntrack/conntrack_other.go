@@ -20,6 +20,9 @@ func Forget(context.Context, k8s.Family, uint16, func(*dpctl.Connection) bool) (
 	return 0, errors.ErrUnsupported
 }
 
+// ForgetOne deletes a connection on Linux only.
+func ForgetOne(*dpctl.Connection) error { return errors.ErrUnsupported }
+
 // Usage returns the size of the kernel's table on Linux only.
 func Usage() (dpctl.Fill, error) { return dpctl.Fill{}, errors.ErrUnsupported }
 

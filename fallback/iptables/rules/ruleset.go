@@ -28,12 +28,10 @@ func (c *Compiler) Ruleset(m *k8s.Model) *Ruleset {
 	fixed := c.Fixed()
 	shared := slices.Clone(fixed.SharedRules)
 	var own []Chain
-	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
-		if n.Family == c.Family {
-			s := c.Service(m.Ports[n])
-			shared = append(shared, s.SharedRules...)
-			own = append(own, s.Chains...)
-		}
+	for _, p := range c.Ports(m, c.Family) {
+		s := c.Service(p)
+		shared = append(shared, s.SharedRules...)
+		own = append(own, s.Chains...)
 	}
 	byName := func(a, b k8s.ServiceName) int { return strings.Compare(a.String(), b.String()) }
 	for _, n := range slices.SortedFunc(maps.Keys(m.HealthChecks), byName) {

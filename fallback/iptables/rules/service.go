@@ -50,9 +50,14 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		for _, set := range k8s.Sets {
 			u.sets[set] = u.sets[set] || routes.Reach(set)
 		}
-		if f.Type == k8s.ClusterIP {
+		switch f.Type {
+		case k8s.ClusterIP:
 			s.clusterIP(f, routes[k8s.Outside])
 			u.internal = f
+			continue
+		case k8s.Canary:
+			s.addShared(NAT, Services,
+				s.to(f.Address, f.Port, "%s", s.name).jump(s.setChain(k8s.Anywhere)))
 			continue
 		}
 		s.external(f, routes[k8s.Outside], served)

@@ -29,16 +29,12 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 	}
 
 	seen := map[string]bool{}
-	for _, n := range slices.SortedFunc(maps.Keys(m.Ports), k8s.PortName.Compare) {
-		if n.Family != c.Family {
-			continue
-		}
-
+	for _, p := range c.Ports(m, c.Family) {
 		var slots Ports
 		if prev != nil {
-			slots = prev(n)
+			slots = prev(p.Name)
 		}
-		s := c.Service(m.Ports[n], AssignPorts(slots, m.Ports[n]))
+		s := c.Service(p, AssignPorts(slots, p))
 
 		maps.Copy(r.Elements, s.Elements)
 		for _, e := range s.Shared {

@@ -191,6 +191,8 @@ func (b *builder) frontend(f *k8s.Frontend) {
 		if !b.Partial && b.RefusesOtherPorts(f.Address) {
 			b.out.Shared = append(b.out.Shared, Ref{ClusterIPs, string(key{}.addr(f.Address))})
 		}
+	case f.Type == k8s.Canary:
+		entry = "pick"
 	default:
 		served = len(b.ClusterEndpoints)+len(b.LocalEndpoints) > 0
 		entry, remember = prefix(a.isPort)+"external"+suffix(outside.Set), "remember"
