@@ -88,7 +88,8 @@ func tryCanary(at serving.Canary, server *net.UDPConn) (r dataplane.CanaryResult
 
 	word := strconv.FormatUint(rand.Uint64(), 36)
 	if _, err := client.Write([]byte(word)); err != nil {
-		return dataplane.CanaryResult{Lost: fmt.Sprintf("a rule in hook output or postrouting drops it (%v)", err)}
+		r.Lost = fmt.Sprintf("a rule in hook output or postrouting drops it (%v)", err)
+		return r
 	}
 	from, err := hear(server, word)
 	if err != nil {
