@@ -47,7 +47,8 @@ func (p *Plane) Canary() []dataplane.CanaryVerdict {
 // sendCanary sends a canary of a family. It takes canaryTries*2*canaryWait at most.
 func (p *Plane) sendCanary(f k8s.Family) (r dataplane.CanaryResult) {
 	p.mu.Lock()
-	installed := p.families[f] != nil && !p.families[f].LastSync.IsZero()
+	s := p.families[f]
+	installed := s != nil && (s.InStep || !s.LastSync.IsZero()) // a restart may find all in place
 	p.mu.Unlock()
 	if !installed {
 		return dataplane.CanaryResult{Unknown: "the rules have not been in step yet"}
