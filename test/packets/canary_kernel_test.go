@@ -74,8 +74,8 @@ func testCanaryKernel(t *testing.T, plane string) {
 	}
 	if plane == "iptables" { // nftables repairs its table within milliseconds
 		faults = append(faults,
-			fault{name: "chain flushed", line: "iptables -t nat -F KUBE-SERVICES", gate: true, says: "not translated"},
-			fault{name: "hook deleted", line: "iptables -t nat -F OUTPUT", says: "not translated"},
+			fault{name: "chain flushed", line: "iptables -t nat -F KUBE-SERVICES", gate: true, again: true, says: "not translated"},
+			fault{name: "hook deleted", line: "iptables -t nat -F OUTPUT", again: true, says: "not translated"},
 			fault{name: "filter drops", line: "iptables -I OUTPUT -p udp --dport 28268 -j DROP", says: "hook output"})
 	}
 	for _, f := range faults {
@@ -98,6 +98,9 @@ func testCanaryKernel(t *testing.T, plane string) {
 				return v
 			}
 			c.eventually("a fault that is named", func() error {
+				if f.again {
+					exec(f.line)()
+				}
 				if v := named(); v.Fault == "" {
 					return errString(strings.Join(v.Passed, ", "))
 				}
@@ -105,7 +108,7 @@ func testCanaryKernel(t *testing.T, plane string) {
 			})
 			v := named()
 			after := v.FaultSince.Sub(begun)
-			if after > 3*dataplane.CanaryPeriod || !strings.Contains(v.Fault, f.says) || v.Full {
+			if after > 3*dataplane.CanaryPeriod && !f.again || !strings.Contains(v.Fault, f.says) || v.Full {
 				t.Errorf("after %v: %+v; want %q", after, v, f.says)
 			}
 			t.Logf("after %.1f s: %s", after.Seconds(), v.Fault)
