@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ func testCanary(t *testing.T) {
 	}
 	var told []CanaryVerdict
 	again := []bool{}
-	i := 0
+	var step atomic.Int64 // changes between two canaries
 	ctx, cancel := context.WithCancel(t.Context())
 	c := NewCanary("ovs", slog.New(slog.DiscardHandler), func(v CanaryVerdict) {
 		if v.Family == "IPv4" {
@@ -41,11 +42,13 @@ func testCanary(t *testing.T) {
 			return passed
 		}
 		again = append(again, lostBefore)
-		return steps[i].r
+		return steps[step.Load()].r
 	})
 	go c.Run(ctx)
-	for i = range steps {
+	time.Sleep(CanaryPeriod / 2)
+	for i := range steps {
 		if i > 0 {
+			step.Store(int64(i))
 			time.Sleep(CanaryPeriod)
 		}
 		synctest.Wait()
