@@ -50,6 +50,7 @@ type Size struct {
 	Weights       []int // of Endpoints and of Local, by AnnotationWeights; nil: all are 1
 	LocalWeights  []int
 	Consistent    bool // by AnnotationConsistent
+	Closes        bool // connections to removed endpoints, by AnnotationRemovedEndpoints
 	NodePorts     int  // of Frontends: the NodePort, at each address that it is restricted to
 	// OwnAddress: the source ranges contain an address of this node (Router.Clients).
 	OwnAddress bool
@@ -114,7 +115,7 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
 			LoadBalancers: p.shared.loadBalancers,
 			Inside:        p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
-			Affinity: p.affinity > 0, Consistent: p.consistent != nil,
+			Affinity: p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,
 		}
 
 		if z.Endpoints == 0 { // nothing is made of source ranges

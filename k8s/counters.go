@@ -15,12 +15,14 @@ type Counters struct {
 // DropReason is why packets to Services are dropped or refused.
 type DropReason string
 
-// The reasons. The first three count for a Service port, the others for the node.
+// The reasons. The first four count for a Service port, the others for the node.
 const (
 	DropNoEndpoint DropReason = "no_endpoint" // refused: the frontend has no endpoint
 	// policy Local, and the endpoints are on other nodes
 	DropNoLocalEndpoint DropReason = "no_local_endpoint"
 	DropSourceRange     DropReason = "source_range" // loadBalancerSourceRanges
+	// reset: an unknown connection to a Service with AnnotationRemovedEndpoints
+	DropRemovedEndpoint DropReason = "removed_endpoint"
 	// refused: the ClusterIP's Services do not have the port
 	DropUnservedPort DropReason = "unserved_port"
 	DropUnallocated  DropReason = "unallocated_address" // no Service has the address of a Service range
@@ -39,12 +41,16 @@ func (r DropReason) Text() string {
 		return "dropped, policy Local without an endpoint on this node"
 	case DropSourceRange:
 		return "dropped, outside loadBalancerSourceRanges"
+	case DropRemovedEndpoint:
+		return "reset, the connection's endpoint was removed"
 	}
 	return string(r)
 }
 
 // ServiceDropReasons are the reasons that count for a Service port.
-var ServiceDropReasons = []DropReason{DropNoEndpoint, DropNoLocalEndpoint, DropSourceRange}
+var ServiceDropReasons = []DropReason{
+	DropNoEndpoint, DropNoLocalEndpoint, DropSourceRange, DropRemovedEndpoint,
+}
 
 // Directions are In, from clients to endpoints, and Out, from endpoints to clients.
 type Directions struct {

@@ -38,6 +38,7 @@ func (t *Tracker) Flush() (*Model, Changes) {
 		}
 	}
 	clear(t.dirty)
+	t.flushed = true
 	t.model.Warnings = t.warnings.flush()
 	m := t.model
 	return &m, changes
@@ -177,6 +178,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 		for i := range s.former {
 			if name := s.former[i].name; !stays[name] {
 				delete(t.model.Ports, name)
+				delete(t.drains, name)
 				changed[name] = nil
 			}
 		}
@@ -210,6 +212,12 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 			port.Consistent = nil
 			*warnings = append(*warnings, Warning{Field: consistentField.String(), Text: why})
 		}
+	}
+
+	if p.removed == nil {
+		delete(t.drains, p.name)
+	} else {
+		port.Removed, port.Serving = t.removed(p.name, p.removed, all, warnings)
 	}
 
 	for i := range p.frontends {
@@ -256,7 +264,7 @@ func (s *ServicePort) equal(o *ServicePort) bool {
 		s.PreserveDestination == o.PreserveDestination &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) &&
 		slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
-		slices.Equal(s.Serving, o.Serving) && s.Consistent.equal(o.Consistent) &&
+		slices.Equal(s.Serving, o.Serving) && s.Removed.equal(o.Removed) && s.Consistent.equal(o.Consistent) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
 			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
 				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy &&

@@ -154,10 +154,14 @@ type ServicePort struct {
 	// node, after readiness, termination and topology; each sorted by address and port, without duplicates.
 	ClusterEndpoints []Endpoint
 	LocalEndpoints   []Endpoint
-	// Serving are all endpoints that serve, in force or not (terminating ones, those of other zones), in the
-	// same order. It is set for UDP only: UDP connections may stay with these endpoints, conntrack entries to
-	// others are to be deleted.
+	// Serving are the endpoints with which connections may stay, in the same order; conntrack entries to
+	// others are to be deleted. Of UDP they are those that serve, in force or not (terminating ones, those of
+	// other zones). Of TCP with Removed they are all that are listed, ready or not, and those that drain.
+	// Else it is nil.
 	Serving []netip.AddrPort
+	// Removed is how connections to removed endpoints are closed (AnnotationRemovedEndpoints); nil: they
+	// stay.
+	Removed *Removed
 	// Frontends are sorted by type, address, port.
 	Frontends []Frontend
 	// Cost is what a data plane makes of it at most (Options.Cost), and ServiceCost what it makes of all

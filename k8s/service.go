@@ -63,6 +63,7 @@ type portDef struct {
 	affinity int
 	preserve bool
 	weights  *weights // nil: all are 1
+	removed  *Removed // nil: connections stay
 	// consistent is AnnotationConsistent's, without endpoints; nil: none.
 	consistent *Consistent
 	target     uint16 // targetPort as a number; 0: a name, or not known
@@ -213,6 +214,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *Options) {
 	affinity, weights := affinitySeconds(o), d.readWeights(o)
 	consistent := d.wantsConsistent(o, shared.external, opts)
+	removed := d.readRemoved(o, consistent, opts)
 	taken := map[PortName]bool{}
 
 	for i := range o.Spec.Ports {
@@ -244,6 +246,9 @@ func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *
 			d.warn(path.Child("nodePort"), "%d is out of range 1-65535: no NodePort is served", p.NodePort)
 		} else if p.NodePort != 0 {
 			port.nodePort, port.nodePortField = uint16(p.NodePort), path.Child("nodePort").String()
+		}
+		if port.name.Protocol == v1.ProtocolTCP {
+			port.removed = removed
 		}
 		if consistent {
 			port.consistent = d.consistent(o, &port)

@@ -3,6 +3,7 @@ package k8s
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -49,6 +50,8 @@ type Options struct {
 	Limits Limits
 	// NotConsistent is why the data plane ignores AnnotationConsistent; "": it does not.
 	NotConsistent string
+	// NotClosing is why the data plane ignores AnnotationRemovedEndpoints; "": it does not.
+	NotClosing string
 }
 
 // Tracker holds API objects and computes the model from them, recomputing only what a change affects.
@@ -72,6 +75,10 @@ type Tracker struct {
 	addresses addressBook
 	warnings  warningBook
 	model     Model
+
+	now     time.Time           // as Advance has set it
+	drains  map[PortName]*drain // of ports with something to close later
+	flushed bool                // Flush was called
 }
 
 // NewTracker returns a tracker without objects.
@@ -89,6 +96,7 @@ func NewTracker(opts Options) *Tracker {
 		relays:    claims{},
 		addresses: newAddressBook(),
 		warnings:  newWarningBook(),
+		drains:    map[PortName]*drain{},
 		model:     Model{Ports: map[PortName]*ServicePort{}, HealthChecks: map[ServiceName]HealthCheck{}},
 	}
 }

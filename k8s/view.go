@@ -30,8 +30,11 @@ type ServiceView struct {
 	// others'.
 	Weights map[string]int `json:"weights,omitempty"`
 	// Consistent is the address that clients from outside reach by consistent choice (AnnotationConsistent).
-	Consistent string         `json:"consistent,omitempty"`
-	Frontends  []FrontendView `json:"frontends"`
+	Consistent string `json:"consistent,omitempty"`
+	// RemovedEndpoints is what becomes of TCP connections to removed endpoints (AnnotationRemovedEndpoints),
+	// unless they stay.
+	RemovedEndpoints string         `json:"removedEndpoints,omitempty"`
+	Frontends        []FrontendView `json:"frontends"`
 }
 
 // FrontendView is one frontend in a View.
@@ -100,6 +103,10 @@ func (s *ServicePort) View(r *Router) ServiceView {
 	}
 	if s.Consistent != nil {
 		v.Consistent = s.Consistent.Address.String()
+	}
+
+	if s.Removed != nil {
+		v.RemovedEndpoints = s.Removed.String()
 	}
 
 	for i := range s.Frontends {

@@ -50,6 +50,7 @@ const (
 	prioMasquerade6 = 310 // table 2: an ICMPv6 error
 	prioMasquerade  = 300
 	prioServiceOut  = 200
+	prioRangeReset  = 110 // table 12: see prioFrontendReset
 	prioInRange     = 100 // table 12
 	prioNotInRange  = 50  // table 12
 	prioNoPort      = 300 // table 30: not masqueraded, and should be

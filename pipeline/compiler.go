@@ -174,6 +174,7 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 		}
 
 		e.flush = staleConnections(e.flush, &c.cfg, before, sp)
+		e.flush = closedConnections(e.flush, &c.cfg, before, sp)
 		was, now = trimEqual(was, now)
 		e.remove(&was)
 		added = append(added, now)

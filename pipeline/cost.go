@@ -29,13 +29,18 @@ func Cost(z *k8s.Size) int {
 	if z.Protocol == "UDP" {
 		n += 2 + 2*len(k8s.Sets)
 	}
+	ways := 1 // out of a source range
+	if z.Closes {
+		n += 1 + outside
+		ways = 2
+	}
 	for _, set := range k8s.Sets {
 		if z.Reaches(set) {
 			n += setCost(z, set)
 		}
 		if z.FirewallReaches(set) {
-			if n += z.Ranges + 1; z.OwnAddress {
-				n += z.Firewalled
+			if n += ways*z.Ranges + 1; z.OwnAddress {
+				n += ways * z.Firewalled
 			}
 		}
 	}

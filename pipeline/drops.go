@@ -31,6 +31,8 @@ func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 		case prioFrontendSource + drops, prioFrontend + drops,
 			prioNodePortSource + drops, prioNodePort + drops:
 			return k8s.DropNoLocalEndpoint
+		case prioFrontendReset, prioNodePortReset:
+			return k8s.DropRemovedEndpoint
 		case prioUnallocated:
 			return k8s.DropUnallocated
 		case prioHairpinIP:
@@ -40,6 +42,9 @@ func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 		}
 
 	case tableRanges:
+		if priority == prioRangeReset {
+			return k8s.DropRemovedEndpoint
+		}
 		return k8s.DropSourceRange
 	case tableDeliver:
 		if priority == prioUnchanged {

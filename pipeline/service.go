@@ -20,6 +20,8 @@ const (
 	prioFrontend       = 300
 	prioNodePortSource = 290
 	prioNodePort       = 280
+	prioFrontendReset  = 315 // a packet of an unknown connection, if connections to removed endpoints end
+	prioNodePortReset  = 295
 	refuses            = 1 // above: no endpoint
 	drops              = 2 // above: policy Local without a local endpoint
 )
@@ -109,6 +111,9 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 	routes := s.router.Routes(s.sp, f)
 	outside := routes[k8s.Outside]
+	if len(f.SourceRanges) == 0 || outside.Empty != "" {
+		s.reset(f, m)
+	}
 	if f.Type == k8s.ClusterIP {
 		// With affinity a SYN that is sent again would choose again, and could move the client's pin.
 		if s.sp.AffinitySeconds == 0 {
@@ -134,6 +139,30 @@ func (s *service) frontend(f *k8s.Frontend) {
 		its.Reg[0].Mask |= sourceMask
 		s.enter(source, its, f, r, setMark(s.mark(r.Set, r.Masquerade), 0xffffffff))
 	}
+}
+
+// unknownConnection returns m for TCP packets that belong to no connection of a Service's and do not open
+// one.
+func unknownConnection(m flow.Match) flow.Match {
+	m.CTState, m.CTMark, m.TCPFlags = newConnection, flow.Bits{Mask: markService}, flow.Bits{Mask: flow.TCPSyn}
+	return m
+}
+
+// reset adds the flow of table 1 that answers packets of unknown connections to a frontend with a reset, if
+// connections to removed endpoints end: their entries are deleted (ClosingFrontends), and no other endpoint
+// may get their packets. Source ranges come before it (sourceRanges).
+func (s *service) reset(f *k8s.Frontend, m flow.Match) {
+	if s.sp.Removed == nil {
+		return
+	}
+	priority := uint16(prioNodePortReset)
+	if f.Type != k8s.NodePort {
+		priority = prioFrontendReset
+	}
+	if f.Address.IsValid() {
+		m = s.toService(m)
+	}
+	s.add(tableServices, priority, s.id|cookieDrops, unknownConnection(m), s.resubmit(tableReject))
 }
 
 // enter adds one flow of table 1: it leads to the endpoints of a route or, if there are none, rejects or
@@ -257,6 +286,10 @@ func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Set) {
 		m := s.marked(p)
 		m.Src = matched(r)
 		s.addOnce(tableRanges, prioInRange, s.id, m, s.choose(p)...)
+		if s.sp.Removed != nil {
+			m.IPProto = flow.ProtoTCP
+			s.addOnce(tableRanges, prioRangeReset, s.id|cookieDrops, unknownConnection(m), s.resubmit(tableReject))
+		}
 	}
 	if !s.ranged[p] {
 		s.add(tableRanges, prioNotInRange, s.id|cookieDrops, s.marked(p))

@@ -9,7 +9,7 @@ import (
 )
 
 // Canary is where a family's canaries go: a datagram of the node's own to a Service of nkp's own, whose
-// endpoint is a socket of nkp's (docs/decisions/0068-canary.md). All addresses are loopback ones, so that a
+// endpoint is a socket of nkp's (docs/decisions/canaries.md). All addresses are loopback ones, so that a
 // canary never leaves the node, whatever becomes of its translation, and needs neither a route nor an address
 // of the node.
 type Canary struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -100,6 +101,7 @@ type Agent struct {
 
 	// Only the loop uses the fields below.
 	tracker   *k8s.Tracker
+	drained   *time.Timer // Tracker.Due
 	model     *k8s.Model
 	synced    bool // the source has synced
 	delivered bool // the data plane has received the model
@@ -133,6 +135,7 @@ func New(o Options) (*Agent, error) {
 		box:      newMailbox(),
 		asks:     make(chan func()),
 		tracker:  k8s.NewTracker(o.TrackerOptions(o.Mode)),
+		drained:  time.NewTimer(math.MaxInt64),
 		model:    &k8s.Model{},
 		warned:   map[k8s.Warning]bool{},
 		settling: settling{settle: settleMemory},
@@ -298,6 +301,9 @@ func (a *Agent) loop(ctx context.Context) error {
 			if a.synced {
 				a.flush(ctx)
 			}
+		case <-a.drained.C:
+			a.life.Work("closing connections to removed endpoints")
+			a.flush(ctx)
 		case f := <-a.asks:
 			a.life.Work("answering a question")
 			f()
@@ -335,7 +341,12 @@ func (a *Agent) flush(ctx context.Context) {
 			"node", a.set.NodeName, "atMost", podCIDRPatience)
 		return
 	}
+	a.tracker.Advance(time.Now())
 	model, changes := a.tracker.Flush()
+	a.drained.Stop()
+	if due := a.tracker.Due(); !due.IsZero() {
+		a.drained.Reset(time.Until(due))
+	}
 	first := !a.delivered
 	a.model, a.delivered = model, true
 	if changes.Node {

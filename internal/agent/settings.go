@@ -123,6 +123,9 @@ func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	if by != mode.OVS {
 		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
+	if by == mode.Windows {
+		o.NotClosing = "HNS cannot end single connections: on this node they stay with removed endpoints"
+	}
 	return o
 }
 

@@ -17,9 +17,9 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// The conntrack entries of UDP connections to endpoints that stopped serving are deleted (pipeline/stale.go).
-// A deletion stays pending until the switch has done it. The reasons for what follows are in README.md,
-// "Stale UDP entries".
+// The conntrack entries of UDP connections to endpoints that stopped serving are deleted, and those of TCP
+// connections to removed endpoints where their Service asks for it (pipeline/stale.go). A deletion stays
+// pending until the switch has done it. The reasons for what follows are in README.md, "Stale UDP entries".
 //
 //   - On the kernel datapath, nkp lists the zone in the kernel's table and deletes stale entries itself, by
 //     netlink. The switch has no part in it. This needs no memory of what changed. If it fails, nkp falls
@@ -190,6 +190,9 @@ func (u *staleUDP) attempt(
 
 	begun, families := time.Now(), map[k8s.Family]bool{}
 	for ; len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
+		if pipeline.OnlyListed(&todo.filters[0]) {
+			continue // status warns; the next audit tries again
+		}
 		// One by one: the switch answers echo requests between them.
 		if err := conn.Flush(ctx, todo.filters[:1]); err != nil {
 			return nil, err
@@ -213,6 +216,9 @@ func (u *staleUDP) cheap(c *pipeline.Compiler, filters []flow.CTFilter) bool {
 	}
 	serving := c.UDPFrontends()
 	for _, f := range filters {
+		if pipeline.OnlyListed(&f) {
+			return false
+		}
 		if !f.Replier.IsValid() && len(serving[f.Dst]) > 0 {
 			return false // another Service has the frontend now: some of the connections to it may be valid
 		}
@@ -225,7 +231,7 @@ func (u *staleUDP) deleteListed(ctx context.Context, conn *ofctrl.Conn, c *pipel
 	ctx, cancel := context.WithTimeout(ctx, forgetLimit)
 	defer cancel()
 	begun, listed, forgotten := time.Now(), 0, map[k8s.Family]int{}
-	zone, serving := u.set.Layout.ZoneDNAT, c.UDPFrontends()
+	zone, serving, closing := u.set.Layout.ZoneDNAT, c.UDPFrontends(), c.ClosingFrontends()
 
 	// Also the null-NAT entries that the guards of an earlier run made: each could crash ovs-vswitchd when it
 	// expires. Deleting an entry does not break its connection.
@@ -241,6 +247,7 @@ func (u *staleUDP) deleteListed(ctx context.Context, conn *ofctrl.Conn, c *pipel
 		listed++
 		_ = mark(e)
 		return e.Protocol == "UDP" && serving.Stale(e.Mark, e.Frontend, e.Endpoint) ||
+			e.Protocol == "TCP" && closing.Stale(e.Mark, e.Frontend, e.Endpoint) ||
 			nullNAT && e.Mark == 0 && e.Frontend == e.Endpoint
 	}
 
