@@ -16,6 +16,9 @@ import (
 // A UDP client that keeps sending keeps its conntrack entry alive, and with it the translation to an endpoint
 // that is gone: UDP has no end of connection. nkp deletes such entries.
 //
+// TCP connections to removed endpoints are deleted where their Service asks for it
+// (k8s.AnnotationRemovedEndpoints, closing.go); its rules reset what is left of them.
+//
 // A TCP client that asked before the rules of a frontend were there repeats its SYN, and conntrack, which
 // knows the connection as one that is not translated, has NAT skipped for up to two minutes. nkp deletes
 // these entries, too, so that the next SYN is translated.
@@ -34,6 +37,7 @@ type StaleForgetter struct {
 	Forget  func(stale func(*dpctl.Connection) bool) (int, error) // nil in tests
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
+	closing closing
 	// TCP frontends have come since the last scan
 	newTCP      bool
 	newTCPAfter time.Time         // no scan for these alone before it
@@ -47,6 +51,7 @@ func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
 	switch n.Protocol {
 	case "TCP":
 		f.newTCP = f.newTCP || hasNewFrontend(before, after)
+		f.closing.note(n, before, after)
 		return
 	case "UDP":
 	default:
@@ -110,7 +115,7 @@ func hasNewFrontend(before, after *k8s.ServicePort) bool {
 
 // Due returns when Run has something to do without a further change; zero: not.
 func (f *StaleForgetter) Due() time.Time {
-	if len(f.waiting) == 0 && f.newTCP && f.newTCPAfter.After(f.next) {
+	if len(f.waiting)+len(f.closing.ports) == 0 && f.newTCP && f.newTCPAfter.After(f.next) {
 		return f.newTCPAfter
 	}
 	return f.next
@@ -119,16 +124,15 @@ func (f *StaleForgetter) Due() time.Time {
 // Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next
 // packet would create the same connection again. Failed deletions are retried with backoff.
 func (f *StaleForgetter) Run() {
+	f.closing.started = f.closing.started || f.worker.In.Idle()
 	start := time.Now()
 	scanTCP := f.newTCP && !start.Before(f.newTCPAfter)
-	if len(f.waiting) == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
+	if len(f.waiting)+len(f.closing.ports) == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
 		return
 	}
 
 	set := newStaleSet(f.waiting)
-	if f.newTCP {
-		set.wanted = f.Wanted()
-	}
+	set.wanted, set.early, set.closing = f.Wanted(), f.newTCP, newClosingSet(f.closing.ports)
 	n, err := f.Forget(set.stale)
 	if errors.Is(err, context.Canceled) {
 		return // nkp ends
@@ -139,9 +143,10 @@ func (f *StaleForgetter) Run() {
 		pause := f.pause.Failed()
 		f.next = time.Now().Add(pause)
 		f.worker.Log.Warn("cannot delete all stale connections; trying again",
-			"in", pause, "services", len(f.waiting), "error", err)
+			"in", pause, "services", len(f.waiting)+len(f.closing.ports), "error", err)
 	} else {
 		clear(f.waiting)
+		clear(f.closing.ports)
 		f.newTCP = false
 		f.pause, f.next = 0, time.Time{}
 	}
@@ -149,7 +154,7 @@ func (f *StaleForgetter) Run() {
 	f.newTCPAfter = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
 	if n > 0 {
 		f.worker.Log.Info("deleted stale connections: UDP to endpoints that are gone, "+
-			"TCP from before the Service was served",
+			"TCP to removed endpoints that close them, and TCP from before the Service was served",
 			"connections", n)
 	}
 
@@ -168,8 +173,10 @@ type staleSet struct {
 	// whether NodePorts are served at an address, once a connection has asked for it
 	local map[netip.Addr]bool
 
-	wanted iter.Seq[*k8s.ServicePort] // whose early TCP connections are stale; nil: none are
-	served map[netip.AddrPort]bool    // their frontends, once a connection has asked for them
+	early   bool // early TCP connections are stale
+	closing closingSet
+	wanted  iter.Seq[*k8s.ServicePort]
+	served  map[netip.AddrPort]bool // their frontends, once a connection has asked for them
 }
 
 func newStaleSet(stale map[k8s.PortName]staleUDP) *staleSet {
@@ -196,7 +203,10 @@ func (s *staleSet) stale(c *dpctl.Connection) bool {
 	case "UDP":
 		return s.match(c.Frontend, c.Endpoint)
 	case "TCP":
-		return s.wanted != nil && c.State == "SYN_SENT" && c.Endpoint == c.Frontend && s.serves(c.Frontend)
+		if c.Endpoint == c.Frontend { // not translated
+			return s.early && c.State == "SYN_SENT" && s.serves(c.Frontend)
+		}
+		return s.closes(c.Frontend, c.Endpoint)
 	}
 	return false
 }
@@ -230,6 +240,16 @@ func (s *staleSet) match(to, by netip.AddrPort) bool {
 		}
 	}
 	return ok && !slices.Contains(serving, by)
+}
+
+// closes reports whether a client's connection to a frontend ends because its endpoint was removed. A
+// frontend with an address takes precedence over NodePorts.
+func (s *staleSet) closes(to, by netip.AddrPort) bool {
+	if c := s.closing[to]; c != nil {
+		return c.removed(by)
+	}
+	c := s.closing[netip.AddrPortFrom(netip.Addr{}, to.Port())]
+	return c != nil && c.removed(by) && !s.serves(to) && s.servesNodePorts(to.Addr())
 }
 
 // servesNodePorts reports whether NodePorts are served at an address.

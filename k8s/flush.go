@@ -264,7 +264,8 @@ func (s *ServicePort) equal(o *ServicePort) bool {
 		s.PreserveDestination == o.PreserveDestination &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) &&
 		slices.Equal(s.LocalEndpoints, o.LocalEndpoints) &&
-		slices.Equal(s.Serving, o.Serving) && s.Removed.equal(o.Removed) && s.Consistent.equal(o.Consistent) &&
+		slices.Equal(s.Serving, o.Serving) && s.Removed.equal(o.Removed) &&
+		s.Consistent.equal(o.Consistent) &&
 		slices.EqualFunc(s.Frontends, o.Frontends, func(a, b Frontend) bool {
 			return a.Type == b.Type && a.Address == b.Address && a.Port == b.Port && a.Policy == b.Policy &&
 				a.WhenEmpty == b.WhenEmpty && a.ShadowedBy == b.ShadowedBy &&

@@ -70,28 +70,27 @@ func (d *serviceDef) readRemoved(o *v1.Service, consistent bool, opts *Options) 
 	}
 
 	r := &Removed{}
-	if number, drains := strings.CutPrefix(text, "drain="); drains {
+	number, drains := strings.CutPrefix(text, "drain=")
+	if drains {
 		r.Drain, _ = time.ParseDuration(number)
-		if r.Drain <= 0 || r.Drain > maxDrain {
-			d.warn(removedField, "%s is not drain=DURATION with a duration of at most %s, such as drain=30s: "+
-				"connections stay", brief.Quote(text), maxDrain)
-			return nil
-		}
-	} else if text != "close" {
-		d.warn(removedField, "%s is neither keep, close nor drain=DURATION: connections stay", brief.Quote(text))
-		return nil
 	}
 
 	switch {
+	case drains && (r.Drain <= 0 || r.Drain > maxDrain):
+		d.warn(removedField, "%s is not drain=DURATION with a duration of at most %s, such as drain=30s: "+
+			"connections stay", brief.Quote(text), maxDrain)
+	case !drains && text != "close":
+		d.warn(removedField, "%s is neither keep, close nor drain=DURATION: connections stay",
+			brief.Quote(text))
 	case opts.NotClosing != "":
 		d.warn(removedField, "has no effect: %s", opts.NotClosing)
-		return nil
 	case consistent:
-		d.warn(removedField, "has no effect with %s, by which packets of unknown connections go to an endpoint "+
-			"that may know them", AnnotationConsistent)
-		return nil
+		d.warn(removedField, "has no effect with %s, by which packets of unknown connections go to an "+
+			"endpoint that may know them", AnnotationConsistent)
+	default:
+		return r
 	}
-	return r
+	return nil
 }
 
 // drain holds the endpoints of a Service port that were removed and whose connections stay for now.
@@ -189,4 +188,12 @@ func (t *Tracker) Due() (due time.Time) {
 		}
 	}
 	return due
+}
+
+// Draining returns the number of removed endpoints whose connections stay for now.
+func (t *Tracker) Draining() (n int) {
+	for _, d := range t.drains {
+		n += len(d.left)
+	}
+	return n
 }

@@ -144,7 +144,8 @@ func (s *service) frontend(f *k8s.Frontend) {
 // unknownConnection returns m for TCP packets that belong to no connection of a Service's and do not open
 // one.
 func unknownConnection(m flow.Match) flow.Match {
-	m.CTState, m.CTMark, m.TCPFlags = newConnection, flow.Bits{Mask: markService}, flow.Bits{Mask: flow.TCPSyn}
+	m.CTState = newConnection
+	m.CTMark, m.TCPFlags = flow.Bits{Mask: markService}, flow.Bits{Mask: flow.TCPSyn}
 	return m
 }
 
@@ -288,7 +289,8 @@ func (s *service) sourceRanges(f *k8s.Frontend, p k8s.Set) {
 		s.addOnce(tableRanges, prioInRange, s.id, m, s.choose(p)...)
 		if s.sp.Removed != nil {
 			m.IPProto = flow.ProtoTCP
-			s.addOnce(tableRanges, prioRangeReset, s.id|cookieDrops, unknownConnection(m), s.resubmit(tableReject))
+			s.addOnce(tableRanges, prioRangeReset, s.id|cookieDrops, unknownConnection(m),
+				s.resubmit(tableReject))
 		}
 	}
 	if !s.ranged[p] {

@@ -35,6 +35,8 @@ var kinds = []struct {
 	{shape{Name: "external-local-none-here", Cluster: 3, External: k8s.Local, Types: all}, 10, 2, 1},
 	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: []netip.Prefix{
 		prefix("192.168.0.0/24"), prefix("172.16.0.0/16")}}, 5, 1, 1},
+	{shape{Name: "removed-endpoints", Cluster: 3, Local: 1, Closes: true, External: k8s.Local, Types: all}, 10 + 4, 2, 1},
+	{shape{Name: "removed-endpoints-ranges", Cluster: 2, Closes: true, Types: all[2:3], Ranges: []netip.Prefix{prefix("192.168.0.0/24")}}, 3 + 1, 1, 1},
 	{shape{Name: "affinity", Cluster: 3, Affinity: 10800, Types: all[:1]}, 6, 4, 1},
 	{shape{Name: "affinity-local", Cluster: 3, Local: 1, Affinity: 60, External: k8s.Local, Types: all}, 17, 4, 2},
 	{shape{Name: "wide", Cluster: 100, Types: all[:1]}, 1 + 88, 2, 1},

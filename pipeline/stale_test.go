@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 // A connection is stale if its endpoint does not serve whoever has its frontend now, and only if it is one of a Service's.
@@ -65,5 +66,59 @@ func TestStaleIsBounded(t *testing.T) {
 	empty.ClusterEndpoints, empty.Serving = nil, nil
 	if d := c.Update(map[k8s.PortName]*k8s.ServicePort{sp.Name: &empty}); len(d.FlushCT) != MaxStale+1 {
 		t.Errorf("%d filters for 1,001 frontends and 1,000 endpoints, want %d", len(d.FlushCT), MaxStale+1)
+	}
+}
+
+// Of TCP connections those end whose mark is of the Service port that has their frontend, and whose endpoint was removed.
+func TestClosingFrontends(t *testing.T) {
+	at := netip.MustParseAddrPort
+	web := shape{Name: "web", Cluster: 2, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}
+	kept := shape{Name: "kept", Cluster: 1, VIP: 1, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	unknown := shape{Name: "unknown", Cluster: 1, VIP: 2, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	unknown.Removed.Unknown = true
+	c := compile(t, testConfig(), web.ServicePort(), kept, unknown)
+	frontends := c.ClosingFrontends()
+	mark := func(sp *k8s.ServicePort) uint32 { return c.ports[sp.Name].id<<markIDShift | markService }
+	for name, tc := range map[string]struct {
+		mark               uint32
+		frontend, endpoint string
+		want               bool
+	}{
+		"removed":                {mark(web.ServicePort()), "40.0.0.1:80", "10.0.0.13:80", true},
+		"removed, masqueraded":   {mark(web.ServicePort()) | markMasquerade, "40.0.0.1:80", "10.0.0.13:80", true},
+		"removed, by NodePort":   {mark(web.ServicePort()), "172.16.0.2:30000", "10.0.0.13:80", true},
+		"another port":           {mark(web.ServicePort()), "40.0.0.1:80", "10.0.0.12:81", true},
+		"not removed":            {mark(web.ServicePort()), "40.0.0.1:80", "10.0.0.12:80", false},
+		"of another Service":     {mark(kept), "40.0.0.1:80", "10.0.0.13:80", false},
+		"at another's frontend":  {mark(web.ServicePort()), "40.0.0.2:80", "10.0.0.13:80", false},
+		"without the annotation": {mark(kept), "40.0.0.2:80", "10.0.0.13:80", false},
+		"not known yet":          {mark(unknown), "40.0.0.3:80", "10.0.0.13:80", false},
+		"a stranger's":           {0, "40.0.0.1:80", "10.0.0.13:80", false},
+	} {
+		if got := frontends.Stale(tc.mark, at(tc.frontend), at(tc.endpoint)); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// A removed endpoint is a filter for each frontend; where nothing is known of endpoints that were removed before, a listing.
+func TestClosedConnections(t *testing.T) {
+	web := shape{Name: "web", Cluster: 3, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}.ServicePort()
+	less, keeps, unknown := *web, *web, *web
+	less.Serving, keeps.Removed, unknown.Removed = web.Serving[:2], nil, &k8s.Removed{Unknown: true}
+	c := compile(t, testConfig(), web)
+	for _, tc := range []struct {
+		to     *k8s.ServicePort
+		want   int
+		listed bool
+	}{{&less, 2, false}, {web, 0, false}, {&keeps, 0, false}, {&less, 2, true}, {&unknown, 0, false}, {web, 2, true}, {nil, 0, false}, {web, 0, false}} {
+		d := c.Update(map[k8s.PortName]*k8s.ServicePort{web.Name: tc.to})
+		ok := len(d.FlushCT) == tc.want
+		for _, f := range d.FlushCT {
+			ok = ok && f.IPProto == flow.ProtoTCP && OnlyListed(&f) == tc.listed && (tc.listed || f.Replier == web.Serving[2])
+		}
+		if !ok {
+			t.Errorf("flushed %v, want %d, listed %t", d.FlushCT, tc.want, tc.listed)
+		}
 	}
 }

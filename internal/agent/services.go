@@ -30,6 +30,8 @@ type ServiceInfo struct {
 	Family    string         `json:"family"`
 	Frontends []FrontendInfo `json:"frontends"`
 	Endpoints []EndpointInfo `json:"endpoints"`
+	// RemovedEndpoints is what becomes of TCP connections to removed endpoints; "": they stay.
+	RemovedEndpoints string `json:"removedEndpoints,omitempty"`
 	// Counters are null where there are none; CountersNote then says why, or what is not in them.
 	Counters     *k8s.Counters `json:"counters"`
 	CountersNote string        `json:"countersNote,omitempty"`
@@ -248,7 +250,7 @@ func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.No
 	view := sp.View(nil)
 	s := ServiceInfo{
 		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol,
-		Family:    view.Family,
+		Family: view.Family, RemovedEndpoints: view.RemovedEndpoints,
 		Frontends: make([]FrontendInfo, 0, len(view.Frontends)),
 		Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
 	}

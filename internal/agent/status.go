@@ -11,6 +11,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows"
 )
 
@@ -32,6 +33,8 @@ type Status struct {
 	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the
 	// node.
 	Skipped []string `json:"skipped,omitempty"`
+	// Closing are the Services that close TCP connections to removed endpoints; nil: none does.
+	Closing *ClosingStatus `json:"closing,omitempty"`
 
 	// Loops are the goroutines that have made no progress for a second or more, with what they work on and
 	// since when.
@@ -53,6 +56,12 @@ type Status struct {
 	Canary []dataplane.CanaryVerdict `json:"canary"`
 
 	Warnings []string `json:"warnings"`
+}
+
+// ClosingStatus are the Services with k8s.AnnotationRemovedEndpoints.
+type ClosingStatus struct {
+	Services int `json:"services"`
+	Draining int `json:"draining"` // removed endpoints whose connections stay for now
 }
 
 // SourceStatus is where objects come from.
@@ -184,8 +193,14 @@ func (a *Agent) loopStatus(s *Status) (warnings []string) {
 	}
 
 	s.ServicePorts = len(a.model.Ports)
-	for _, sp := range a.model.Ports {
-		s.Endpoints += len(sp.ClusterEndpoints)
+	closing := map[k8s.ServiceName]bool{}
+	for n, sp := range a.model.Ports {
+		if s.Endpoints += len(sp.ClusterEndpoints); sp.Removed != nil {
+			closing[n.ServiceName] = true
+		}
+	}
+	if len(closing) > 0 {
+		s.Closing = &ClosingStatus{len(closing), a.tracker.Draining()}
 	}
 	for _, n := range a.model.Skipped {
 		s.Skipped = append(s.Skipped, n.String())

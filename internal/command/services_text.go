@@ -95,6 +95,9 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 		for _, e := range s.Endpoints {
 			t.below(endpointText(&e))
 		}
+		if s.RemovedEndpoints != "" {
+			t.below("TCP connections to removed endpoints are closed (" + s.RemovedEndpoints + ")")
+		}
 	}
 
 	if s.Counters != nil {

@@ -58,6 +58,10 @@ func (t *statusText) status(s *agent.Status) {
 		t.line("skipped", "%s left to another program of the node (--skip-services): %s",
 			count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
 	}
+	if c := s.Closing; c != nil {
+		t.line("closing", "%s with TCP connections to removed endpoints closed, %s draining",
+			count(c.Services, "Service"), count(c.Draining, "removed endpoint"))
+	}
 	t.pending(s)
 
 	if s.Status != nil {

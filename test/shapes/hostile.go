@@ -25,7 +25,7 @@ type Hostile struct {
 	Endpoints, Local                        int
 	UDP, IPv4, IPv6, NodePorts              bool
 	Affinity, ExternalLocal, InternalLocal  bool
-	Consistent, Weighted                    bool
+	Consistent, Weighted, Closes            bool
 	Age                                     time.Duration // before 2026
 }
 
@@ -36,7 +36,7 @@ func RandomHostile(r *rand.Rand, most int) Hostile {
 	h := Hostile{
 		Namespace: fmt.Sprint("ns-", r.IntN(3)), Name: fmt.Sprint("hostile-", r.IntN(1000)),
 		Ports: 1 + n()/4, Addresses: n(), LoadBalancers: n(), Ranges: n(), Endpoints: n(), UDP: yes(), IPv4: !yes(), IPv6: yes(),
-		NodePorts: yes(), Affinity: yes(), ExternalLocal: yes(), InternalLocal: yes(), Consistent: yes(), Weighted: yes(),
+		NodePorts: yes(), Affinity: yes(), ExternalLocal: yes(), InternalLocal: yes(), Consistent: yes(), Weighted: yes(), Closes: yes(),
 	}
 	h.IPv4 = h.IPv4 || !h.IPv6
 	h.Local = r.IntN(1 + h.Endpoints)
@@ -69,6 +69,7 @@ func (h *Hostile) Objects() (list []k8s.Change) {
 		}
 	}
 	set(h.Consistent, func() { svc.Annotations[k8s.AnnotationConsistent] = "true" })
+	set(h.Closes, func() { svc.Annotations[k8s.AnnotationRemovedEndpoints] = "close" })
 	set(h.Weighted, func() { svc.Annotations[k8s.AnnotationWeights] = address(false, 10, 0) + "=100" })
 	set(h.Affinity, func() { svc.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
 	set(h.ExternalLocal, func() { svc.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal })

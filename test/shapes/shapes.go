@@ -43,7 +43,8 @@ type Shape struct {
 	Affinity           int
 	Ranges             []netip.Prefix
 	NodePortAt         netip.Addr
-	VIP                int // which addresses it has
+	VIP                int  // which addresses it has
+	Closes             bool // connections to removed endpoints
 }
 
 // ServicePort returns the Service port. Its endpoints are at 10.0.0.11 and so on, its frontends at 40, 30 and
@@ -61,10 +62,13 @@ func (s Shape) ServicePort() *k8s.ServicePort {
 		},
 		AffinitySeconds: s.Affinity,
 	}
+	if s.Closes {
+		sp.Removed = &k8s.Removed{}
+	}
 	for i := range s.Cluster {
 		e := k8s.Endpoint{Addr: netip.AddrPortFrom(s.at(10, 11+i), 80), Local: i < s.Local}
 		sp.ClusterEndpoints = append(sp.ClusterEndpoints, e)
-		if s.Protocol == "UDP" {
+		if s.Protocol == "UDP" || s.Closes {
 			sp.Serving = append(sp.Serving, e.Addr)
 		}
 		if e.Local {

@@ -6,6 +6,9 @@ import "github.com/nkp-proxy/nkp/k8s"
 func Cost(z *k8s.Size) int {
 	outside := z.Frontends + z.Firewalled
 	n := 2
+	if z.Closes {
+		n += 1 + outside
+	}
 	if z.Endpoints == 0 || z.Outside == k8s.OnNode && z.Local == 0 {
 		n += outside // refused
 	}

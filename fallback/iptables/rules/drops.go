@@ -42,6 +42,7 @@ func ParseDrop(line string) (d Drop, ok bool) {
 	}{
 		{" has no endpoints", k8s.DropNoEndpoint, true},
 		{" has no local endpoints", k8s.DropNoLocalEndpoint, true},
+		{" " + resetComment, k8s.DropRemovedEndpoint, true},
 		{" traffic not accepted by ", k8s.DropSourceRange, true},
 		{" serves no such port", k8s.DropUnservedPort, false},
 		{"no service has this cluster IP", k8s.DropUnallocated, false},

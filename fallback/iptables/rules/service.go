@@ -103,6 +103,7 @@ func (s *portBuilder) clusterIP(f *k8s.Frontend, r k8s.Route) {
 	} else {
 		s.refuse(Services, f, r)
 	}
+	s.reset(f, r)
 	if !s.Partial && s.RefusesOtherPorts(f.Address) {
 		s.addShared(Filter, ClusterIPs,
 			rule().to(f.Address).comment("%s serves no such port", s.out.Name.ServiceName).
@@ -116,24 +117,89 @@ func (s *portBuilder) external(f *k8s.Frontend, r k8s.Route, served bool) {
 		switch {
 		case f.Type == k8s.NodePort:
 			s.addShared(NAT, NodePorts,
-				rule().proto(s.proto).comment("%s", s.name).port(s.proto, f.Port).jump(prefixExternal+s.hash))
+				s.opens(f, rule().proto(s.proto).comment("%s", s.name).port(s.proto, f.Port)).
+					jump(prefixExternal+s.hash))
 			s.addSharedLast(NAT, Services, s.toNodePorts(f.Address))
 		case f.Type == k8s.ExternalIP:
 			s.addShared(NAT, Services,
-				s.to(f.Address, f.Port, "%s external IP", s.name).jump(prefixExternal+s.hash))
+				s.opens(f, s.to(f.Address, f.Port, "%s external IP", s.name)).jump(prefixExternal+s.hash))
 		case len(f.SourceRanges) > 0:
 			s.addShared(NAT, Services,
-				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixFirewall+s.hash))
-			s.addShared(Filter, Firewall,
-				s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name, prefixFirewall+s.hash).
-					jump("DROP"))
+				s.opens(f, s.to(f.Address, f.Port, "%s loadbalancer IP", s.name)).jump(prefixFirewall+s.hash))
+			drop := s.to(f.Address, f.Port, "%s traffic not accepted by %s", s.name, prefixFirewall+s.hash)
+			if r.Empty != "" {
+				s.unlessReset(drop)
+			}
+			s.addShared(Filter, Firewall, drop.jump("DROP"))
 		default:
 			s.addShared(NAT, Services,
-				s.to(f.Address, f.Port, "%s loadbalancer IP", s.name).jump(prefixExternal+s.hash))
+				s.opens(f, s.to(f.Address, f.Port, "%s loadbalancer IP", s.name)).jump(prefixExternal+s.hash))
 		}
 	}
 	if r.Empty != "" {
 		s.refuse(ExternalServices, f, r)
+	}
+	s.reset(f, r)
+}
+
+// resetComment marks the rules that reset unknown connections.
+const resetComment = "ends connections to removed endpoints"
+
+// reset adds the rule that answers packets of unknown connections to a frontend with a reset, if connections
+// to removed endpoints end: their conntrack entries are deleted (fallback.StaleForgetter), and no other
+// endpoint may get their packets. It finds the frontend by the destination that the client sent.
+func (s *portBuilder) reset(f *k8s.Frontend, route k8s.Route) {
+	if s.Removed == nil {
+		return
+	}
+	r := rule()
+	comment := func() { r.proto(s.proto).comment("%s "+resetComment, s.name) }
+	switch {
+	case !s.resetsUntranslated(f):
+		comment()
+		r.add("-m", "conntrack")
+		if len(f.SourceRanges) > 0 && route.Empty == "" {
+			r.add("--ctstate", "DNAT") // what passed the source ranges
+		}
+		r.add("--ctorigdst", f.Address.String(), "--ctorigdstport", strconv.Itoa(int(f.Port)), "-m", s.proto)
+	case f.Address.IsValid():
+		r.to(f.Address)
+		comment()
+		r.port(s.proto, f.Port)
+	default:
+		s.notAtLoopback(r)
+		comment()
+		r.local("dst").port(s.proto, f.Port)
+	}
+	chain := ExternalServices
+	if f.Type == k8s.ClusterIP && route.Empty != "" {
+		chain = Services // at its end, which comes first, other ports of the address are refused
+	}
+	s.addShared(Filter, chain,
+		r.add("!", "--tcp-flags", "SYN", "SYN").jump("REJECT", "--reject-with", "tcp-reset"))
+}
+
+// resetsUntranslated reports whether packets of unknown connections to a frontend are left untranslated where
+// they are reset. Conntrack has no match for an address that is one of the node's, and with Scope Own only
+// packets to the node reach the rule.
+func (s *portBuilder) resetsUntranslated(f *k8s.Frontend) bool {
+	return s.Removed != nil && (f.Type == k8s.NodePort || s.Scope == serving.Own)
+}
+
+// opens restricts a rule that leads to a frontend's endpoints to packets that open a connection, if others
+// are reset untranslated.
+func (s *portBuilder) opens(f *k8s.Frontend, r *line) *line {
+	if s.resetsUntranslated(f) {
+		s.unlessReset(r)
+	}
+	return r
+}
+
+// unlessReset restricts a rule that refuses or drops packets to those that are not reset, so that it does not
+// matter which rule comes first.
+func (s *portBuilder) unlessReset(r *line) {
+	if s.Removed != nil {
+		r.add("--tcp-flags", "SYN", "SYN")
 	}
 }
 
@@ -150,7 +216,8 @@ func (s *portBuilder) refuse(chain string, f *k8s.Frontend, route k8s.Route) {
 		s.notAtLoopback(r)
 		r.proto(s.proto).comment("%s has %s", s.name, what).local("dst")
 	}
-	s.addShared(Filter, chain, r.port(s.proto, f.Port).jump(jump[0], jump[1:]...))
+	s.unlessReset(r.port(s.proto, f.Port))
+	s.addShared(Filter, chain, r.jump(jump[0], jump[1:]...))
 }
 
 // toNodePorts returns the rule that jumps to the chain of NodePorts: for one address of the node, or for all

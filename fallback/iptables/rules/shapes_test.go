@@ -47,6 +47,9 @@ var kinds = []struct {
 	// KUBE-FW: a rule for each range, one for the load balancer's own address since a range covers the node, one remark;
 	// and the DROP for the others.
 	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: shapes.Prefixes("192.168.0.0/24", "172.16.0.0/16")}, 3 + 2, 1 + 2 + 4 + 1 + 3*2},
+	// A rule to reset for each frontend.
+	{shape{Name: "removed-endpoints", Cluster: 2, Closes: true, Types: all, Ranges: shapes.Prefixes("192.168.0.0/24")}, 3 + 2, 5 + 2 + 2 + 3 + 2*2 + 1 + 4},
+	{shape{Name: "removed-endpoints-none", Closes: true, Types: all}, 0, 4 + 1 + 4},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
 }
 

@@ -29,8 +29,8 @@ func register(i uint32) uint32 {
 func encode(f k8s.Family, r rules.Rule) (list [][]byte, err error) {
 	for _, s := range r {
 		for _, e := range expressions(f, s) {
-			if original, ok := e.(originalField); ok {
-				list = append(list, original.bytes())
+			if own, ok := e.(interface{ bytes() []byte }); ok {
+				list = append(list, own.bytes())
 				continue
 			}
 			b, problem := expr.Marshal(family(f), e)
@@ -68,6 +68,11 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		}
 	case rules.Protocol:
 		return append(load(f, rules.L4Proto, 0), compare(false, []byte{s.Number}))
+	case rules.NoSYN:
+		flags := &expr.Payload{
+			DestRegister: register(0), Base: expr.PayloadBaseTransportHeader, Offset: tcpFlagsAt, Len: 1,
+		}
+		return []expr.Any{flags, mask([]byte{tcpSYN}, []byte{0}), compare(false, []byte{0})}
 	case rules.State:
 		return hasFlags(&expr.Ct{Key: expr.CtKeySTATE, Register: register(0)}, uint32(s.CtState))
 	case rules.Translated:
@@ -184,6 +189,9 @@ func actions(f k8s.Family, s rules.Statement) []expr.Any {
 	case rules.Drop:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	case rules.Reject:
+		if s.Reset {
+			return []expr.Any{tcpReset{}}
+		}
 		code := uint8(icmpPortUnreachable)
 		if f == k8s.IPv6 {
 			code = icmp6PortUnreachable
@@ -324,6 +332,19 @@ func (e originalField) bytes() []byte {
 	m.number(unix.NFTA_CT_KEY, e.key)
 	m.number(unix.NFTA_CT_DREG, e.register)
 	m.attr(unix.NFTA_CT_DIRECTION, []byte{ctOriginal})
+	m.endNest(data)
+	return m.b
+}
+
+// tcpReset answers with a TCP reset. expr.Reject has a code in any case, which the kernel does not report of
+// it.
+type tcpReset struct{ expr.Any } // never called
+
+func (tcpReset) bytes() []byte {
+	var m message
+	m.text(unix.NFTA_EXPR_NAME, "reject")
+	data := m.nest(unix.NFTA_EXPR_DATA)
+	m.number(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_TCP_RST)
 	m.endNest(data)
 	return m.b
 }

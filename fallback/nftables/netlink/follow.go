@@ -348,17 +348,19 @@ func (w *follower) header(base uint32, to netip.AddrPort) (b []byte, known uint6
 		switch {
 		case w.packet.Protocol != "TCP":
 		case w.packet.Reply == nil:
-			put(13, []byte{tcpSYN})
+			put(tcpFlagsAt, []byte{tcpSYN})
 		default:
-			put(13, []byte{tcpSYN | tcpACK})
+			put(tcpFlagsAt, []byte{tcpSYN | tcpACK})
 		}
 	}
 
 	return b, known
 }
 
-// The flags in byte 13 of TCP's header (RFC 9293 section 3.1).
+// The flags in TCP's header, and at which byte they are (RFC 9293 section 3.1).
 const (
+	tcpFlagsAt = 13
+
 	tcpSYN = 1 << 1
 	tcpACK = 1 << 4
 )

@@ -48,7 +48,7 @@ func endpointOf(data string) netip.AddrPort {
 
 // Counting are the sets whose elements count packets.
 var Counting = []SetID{
-	Services, NodePorts, Refused, RefusedNodePorts,
+	Services, NodePorts, Refused, RefusedNodePorts, Reset, ResetNodePorts,
 	TrafficIn, NodePortTrafficIn, TrafficOut, NodePortTrafficOut,
 }
 
@@ -58,7 +58,8 @@ func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)
-			list = append(list, a.ref(Services, NodePorts), a.ref(Refused, RefusedNodePorts))
+			list = append(list, a.ref(Services, NodePorts), a.ref(Refused, RefusedNodePorts),
+				a.ref(Reset, ResetNodePorts))
 			if c.CountTraffic {
 				list = append(list,
 					a.ref(TrafficIn, NodePortTrafficIn), a.ref(TrafficOut, NodePortTrafficOut))
@@ -74,6 +75,8 @@ func Reason(v Value) (why k8s.DropReason, ok bool) {
 		"goto " + noEndpoint:      k8s.DropNoEndpoint,
 		"goto " + noLocalEndpoint: k8s.DropNoLocalEndpoint,
 		"goto " + sourceRange:     k8s.DropSourceRange,
+		"goto " + reset:           k8s.DropRemovedEndpoint,
+		"goto " + resetTranslated: k8s.DropRemovedEndpoint,
 	}[v.Data]
 	return why, ok
 }

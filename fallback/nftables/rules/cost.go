@@ -6,14 +6,18 @@ import "github.com/nkp-proxy/nkp/k8s"
 // adds.
 func Cost(z *k8s.Size) int {
 	outside := z.Frontends + z.Firewalled
+	resets := 0
+	if z.Closes {
+		resets = 1 + outside
+	}
 	if z.Endpoints == 0 {
-		return 2 + outside // all are refused
+		return 2 + outside + resets // all are refused
 	}
 	affinity := 0
 	if z.Affinity {
 		affinity = 1
 	}
-	n := 2 + (1+outside)*(3+affinity) // each frontend, and what goes in and out
+	n := 2 + resets + (1+outside)*(3+affinity) // each frontend, and what goes in and out
 	n += z.Firewalled * (1 + z.Ranges)
 	if z.OwnAddress {
 		n += z.Firewalled

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -134,6 +136,7 @@ func (c *Compiler) Fixed() Fixed {
 // destination.
 func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 	original := []Field{OriginalDaddr, L4Proto, OriginalDport}
+	atNode := In{original[:1], Sets[NodeIPs].Name}
 	// NodePorts are served at loopback and link-local addresses, too, which no set lists. Nobody forwards
 	// packets to these.
 	unlisted := Prefix{Field: OriginalDaddr, Prefix: serving.Loopback4}
@@ -147,27 +150,27 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 			var count []Rule
 			for _, p := range protocolNumbers {
 				count = append(count, Rule{Protocol{p}, In{original, Sets[sets[0]].Name}, Return{}},
-					Rule{
-						Protocol{p}, In{original[:1], Sets[NodeIPs].Name},
-						In{original[1:], Sets[sets[1]].Name}, Return{},
-					},
+					Rule{Protocol{p}, atNode, In{original[1:], Sets[sets[1]].Name}, Return{}},
 					Rule{Protocol{p}, unlisted, In{original[1:], Sets[sets[1]].Name}, Return{}})
 			}
 			chain(name, count...)
 		}
 	}
 
-	var remember []Rule
 	// nft has the type of an original port only once the protocol is matched.
-	for _, p := range protocolNumbers {
-		remember = append(remember, Rule{Protocol{p}, Lookup{original, Sets[Remember].Name}},
-			Rule{
-				Protocol{p}, In{original[:1], Sets[NodeIPs].Name},
-				Lookup{original[1:], Sets[NodePortRemember].Name},
-			},
-			Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[NodePortRemember].Name}})
+	lookup := func(frontends, ports SetID, protocols ...uint8) (list []Rule) {
+		for _, p := range protocols {
+			list = append(list, Rule{Protocol{p}, Lookup{original, Sets[frontends].Name}},
+				Rule{Protocol{p}, atNode, Lookup{original[1:], Sets[ports].Name}},
+				Rule{Protocol{p}, unlisted, Lookup{original[1:], Sets[ports].Name}})
+		}
+		return list
 	}
-	chain("remember", remember...)
+	chain("remember", lookup(Remember, NodePortRemember, protocolNumbers...)...)
+
+	chain(reset, Rule{Reject{Reset: true}})
+	chain(resetTranslated, Rule{Translated{}, Goto{reset}})
+	chain("resets", lookup(Reset, ResetNodePorts, protocols[v1.ProtocolTCP])...)
 }
 
 // countChains are the chains that count packets of translated connections in both directions, with the sets
@@ -259,6 +262,7 @@ func (c *Compiler) masquerade() (list []Rule) {
 // pods of a bridge.
 func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	isNew := State{New}
+	unknown := Rule{isNew, Protocol{protocols[v1.ProtocolTCP]}, NoSYN{}, Jump{"resets"}}
 	base("postrouting", Hook{"nat", "postrouting", prioritySNAT},
 		Rule{Marked{c.MasqueradeBit}, Goto{"masq"}},
 		Rule{Translated{}, In{[]Field{Saddr, Daddr}, Sets[Hairpin].Name}, Goto{"masq"}})
@@ -274,7 +278,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 
 	if c.Scope == serving.Own { // traffic from the node to itself
-		base("filter-output", Hook{"filter", "output", priorityFilter},
+		base("filter-output", Hook{"filter", "output", priorityFilter}, unknown,
 			Rule{isNew, Local{Daddr}, Jump{"refuse"}})
 		base("remember-output", Hook{"filter", "output", priorityRemember},
 			append(c.count(false), Rule{isNew, Translated{}, Jump{"remember"}})...)
@@ -283,9 +287,10 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	}
 
 	served := func(r ...Statement) Rule { return append(c.outside(), r...) }
-	base("filter-input", Hook{"filter", "input", priorityFilter}, served(isNew, Jump{"refuse"}))
+	base("filter-input", Hook{"filter", "input", priorityFilter},
+		served(unknown...), served(isNew, Jump{"refuse"}))
 
-	forward := []Rule{served(isNew, Jump{CountsUnserved})}
+	forward := []Rule{served(unknown...), served(isNew, Jump{CountsUnserved})}
 	if !c.KeepInvalid {
 		// The kernel does not translate back an answer in state INVALID: the client would reset its
 		// connection.
@@ -297,7 +302,8 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 		base(ch.Name, ch.Hook, ch.Rules...)
 	}
 
-	base("filter-output", Hook{"filter", "output", priorityFilter}, Rule{isNew, Jump{CountsUnserved}})
+	base("filter-output", Hook{"filter", "output", priorityFilter}, unknown,
+		Rule{isNew, Jump{CountsUnserved}})
 	base("remember-prerouting", Hook{"filter", "prerouting", priorityRemember},
 		append(c.count(true), Rule{isNew, Translated{}, Jump{"remember"}})...)
 	base("remember-output", Hook{"filter", "output", priorityRemember},

@@ -56,6 +56,8 @@ type (
 	Local struct{ Field Field }
 	// Protocol matches the transport protocol.
 	Protocol struct{ Number uint8 }
+	// NoSYN matches TCP segments that do not open a connection.
+	NoSYN struct{}
 	// State matches states of connection tracking.
 	State struct{ CtState }
 	// Translated matches connections whose destination was translated.
@@ -106,8 +108,8 @@ type (
 	FlowAdd struct{ Flowtable string }
 	// Drop drops the packet.
 	Drop struct{}
-	// Reject answers with ICMP port unreachable.
-	Reject struct{}
+	// Reject answers with ICMP port unreachable, or with a TCP reset.
+	Reject struct{ Reset bool }
 )
 
 // CtState is a state of connection tracking; the values are the kernel's (NF_CT_STATE_BIT).
@@ -174,6 +176,7 @@ func (s Local) text(k8s.Family) string  { return "fib " + fieldText[s.Field] + "
 func (s Protocol) text(k8s.Family) string {
 	return "meta l4proto " + protoName(s.Number)
 }
+func (NoSYN) text(k8s.Family) string      { return "tcp flags & syn == 0x0" }
 func (s State) text(k8s.Family) string    { return "ct state " + s.CtState.String() }
 func (Translated) text(k8s.Family) string { return "ct status dnat" }
 func (s Answer) text(k8s.Family) string {
@@ -225,7 +228,10 @@ func (s FlowAdd) text(k8s.Family) string {
 	return "flow add @" + s.Flowtable
 }
 func (Drop) text(k8s.Family) string { return "drop" }
-func (Reject) text(f k8s.Family) string {
+func (s Reject) text(f k8s.Family) string {
+	if s.Reset {
+		return "reject with tcp reset"
+	}
 	if f == k8s.IPv6 {
 		return "reject with icmpv6 type port-unreachable"
 	}

@@ -36,6 +36,8 @@ const (
 	noEndpoint      = "no-endpoint"
 	noLocalEndpoint = "no-local-endpoint"
 	sourceRange     = "source-range"
+	reset           = "removed-endpoint"
+	resetTranslated = "removed-endpoint-translated" // what passed the source ranges
 )
 
 // Compiler turns Service ports of one family into elements and chains. It is immutable: make a new one when
@@ -232,6 +234,14 @@ func (b *builder) frontend(f *k8s.Frontend) {
 	}
 	if refuse != "" {
 		b.out.Elements[a.ref(Refused, RefusedNodePorts)] = Value{Data: "goto " + refuse}
+	}
+
+	if b.Removed != nil {
+		to := reset
+		if refuse == sourceRange {
+			to = resetTranslated
+		}
+		b.out.Elements[a.ref(Reset, ResetNodePorts)] = Value{Data: "goto " + to}
 	}
 }
 

@@ -73,11 +73,14 @@ const (
 	NodePortAffinityLocal // the same for policy Local
 	// frontend with session affinity -> chain that records the client's endpoint
 	Remember
-	NodePortRemember   // the same for a NodePort
-	Endpoints          // frontend, slot -> endpoint
-	NodePortEndpoints  // NodePort, slot -> endpoint
-	Refused            // frontend that is not served -> chain that refuses; counts packets
-	RefusedNodePorts   // the same for a NodePort
+	NodePortRemember  // the same for a NodePort
+	Endpoints         // frontend, slot -> endpoint
+	NodePortEndpoints // NodePort, slot -> endpoint
+	Refused           // frontend that is not served -> chain that refuses; counts packets
+	RefusedNodePorts  // the same for a NodePort
+	// TCP frontend whose connections to removed endpoints end -> chain that resets; counts packets
+	Reset
+	ResetNodePorts     // the same for a NodePort
 	TrafficIn          // frontend that is served; counts packets and bytes of its clients
 	TrafficOut         // the same for answers
 	NodePortTrafficIn  // NodePort that is served; counts packets and bytes of its clients
@@ -120,6 +123,8 @@ var Sets = [setCount]Set{
 	},
 	Refused:            {Name: "refused", Key: frontendKey, Verdicts: true, Counters: true},
 	RefusedNodePorts:   {Name: "refused-nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
+	Reset:              {Name: "reset", Key: frontendKey, Verdicts: true, Counters: true},
+	ResetNodePorts:     {Name: "reset-nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
 	TrafficIn:          {Name: "traffic-in", Key: frontendKey, Counters: true},
 	TrafficOut:         {Name: "traffic-out", Key: frontendKey, Counters: true},
 	NodePortTrafficIn:  {Name: "nodeport-traffic-in", Key: nodePortKey, Counters: true},

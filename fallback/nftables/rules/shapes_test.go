@@ -46,6 +46,7 @@ var kinds = []struct {
 		2*(2+3) + 1 + 1 + 1 + 3 + 2 + 3, 2, 5},
 	// The ranges, and the load balancer's own address since a range covers the node; what is refused besides.
 	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: shapes.Prefixes("192.168.0.0/24", "192.168.0.7/32", "172.16.0.0/16")}, 2 + 2 + 2 + 3 + 1, 0, 0},
+	{shape{Name: "removed-endpoints", Cluster: 2, Closes: true, Types: all, Ranges: shapes.Prefixes("192.168.0.0/24")}, 4*(2+2) + 1 + 2 + 2 + 4, 0, 0},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 3 + 2*2 + 2, 1, 2},
 }
 

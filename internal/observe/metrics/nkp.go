@@ -110,8 +110,9 @@ var (
 		in(OVS).collected()
 	Dropped = define(Counter, "nkp_dropped_packets_total",
 		"Packets that nkp's flows or rules drop or refuse, by reason: no_endpoint and unserved_port are "+
-			"refused, refusal_rate_limit are those of them that get no answer for the meter's limit; all "+
-			"others are dropped.", "reason").
+			"refused, removed_endpoint is reset (one packet for each connection that is closed, as a rule), "+
+			"refusal_rate_limit are those of these that get no answer for the meter's limit; all others are "+
+			"dropped.", "reason").
 		in(OVS, IPTables, NFTables).collected().
 		only("nkp serves on the bridge (read every 5 s), or has `--service-metrics`")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries",
@@ -195,7 +196,7 @@ var (
 		only("`--service-metrics` is set and the data plane counts them").collected()
 	serviceDropped = define(Counter, "nkp_service_dropped_packets_total",
 		"Packets to a Service port that are dropped or refused, by reason (no_endpoint, no_local_endpoint, "+
-			"source_range).",
+			"source_range, removed_endpoint).",
 		append(serviceLabels[:len(serviceLabels):len(serviceLabels)], "reason")...).
 		in(OVS, IPTables, NFTables).only("`--service-metrics` is set").collected()
 	serviceUnlisted = define(Gauge, "nkp_service_metrics_unlisted",
