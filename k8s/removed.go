@@ -15,7 +15,7 @@ import (
 
 // AnnotationRemovedEndpoints is an annotation of a Service. It sets what becomes of TCP connections through
 // the Service to an endpoint that its EndpointSlices no longer list: keep (the default), close, or
-// drain=DURATION, which closes them that long after the removal (docs/decisions/0069-removed-endpoints.md).
+// drain=DURATION, which closes them that long after the removal (docs/decisions/removed-endpoints.md).
 const AnnotationRemovedEndpoints = "nkp-proxy.github.io/removed-endpoints"
 
 // Removed is how a TCP port closes connections to removed endpoints. An endpoint that is listed, but not
