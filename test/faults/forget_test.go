@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/chance"
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -92,10 +93,15 @@ func awaitAnswer(t *testing.T, conn net.Conn, name string) {
 	})
 }
 
-// manyEndpoints is a UDP Service and its EndpointSlices: the first server, and as many addresses more where nobody is.
-func (c *cluster) manyEndpoints(more int) []any {
-	s := &svc{name: "dns", udp: true, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
-	objects := []any{s.service(), s.slice()}
+// manyEndpoints is a UDP Service, or a TCP one that closes connections to removed endpoints, and its EndpointSlices: the first server,
+// and as many addresses more where nobody is.
+func (c *cluster) manyEndpoints(udp bool, more int) []any {
+	s := &svc{name: "dns", udp: udp, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
+	service := s.service()
+	if !udp {
+		service.Annotations = map[string]string{k8s.AnnotationRemovedEndpoints: "close"}
+	}
+	objects := []any{service, s.slice()}
 	ready, node := true, harness.OtherNode
 	for i := 0; i < more; i += 1000 {
 		sl := s.slice()
@@ -112,13 +118,51 @@ func (c *cluster) manyEndpoints(more int) []any {
 	return objects
 }
 
-// connect has n clients, each with an address and port of its own, send a datagram to the Service, and waits until the tracker
+// clientPacket returns an IPv4 packet to an address, a datagram without checksum or a SYN, and what gives it a source.
+func clientPacket(udp bool, to netip.AddrPort) (p []byte, from func(a [4]byte, port uint16)) {
+	const header = 20
+	size, proto := 9, byte(unix.IPPROTO_UDP)
+	if !udp {
+		size, proto = 20, unix.IPPROTO_TCP
+	}
+	p = make([]byte, header+size)
+	p[0], p[8], p[9] = 0x45, 64, proto
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	dst := to.Addr().As4()
+	copy(p[16:], dst[:])
+	binary.BigEndian.PutUint16(p[22:], to.Port())
+	if udp {
+		binary.BigEndian.PutUint16(p[24:], 9)
+	} else {
+		p[32], p[33] = 5<<4, 2 // SYN
+		binary.BigEndian.PutUint16(p[34:], 64240)
+	}
+	return p, func(a [4]byte, port uint16) {
+		copy(p[12:], a[:])
+		binary.BigEndian.PutUint16(p[20:], port)
+		if udp {
+			return
+		}
+		p[36], p[37] = 0, 0
+		sum := uint32(proto) + uint32(size) // and the pseudo header's addresses (RFC 9293 section 3.1)
+		for i := 12; i < len(p); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(p[i:]))
+		}
+		for sum > 0xffff {
+			sum = sum>>16 + sum&0xffff
+		}
+		binary.BigEndian.PutUint16(p[36:], ^uint16(sum))
+	}
+}
+
+// connect has n clients, each with an address and port of its own, send a packet to the Service, and waits until the tracker
 // has a connection for each. They are kept for an hour.
-func (c *cluster) connect(t *testing.T, to netip.AddrPort, n int) {
+func (c *cluster) connect(t *testing.T, udp bool, to netip.AddrPort, n int) {
 	t.Helper()
 	_, err := c.Vsctl("--", "--id=@netdev", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@netdev")
 	must(t, err)
-	_, err = c.Vsctl("add-zone-tp", "netdev", "zone=1001", "udp_first=3600", "udp_single=3600", "udp_multiple=3600")
+	_, err = c.Vsctl("add-zone-tp", "netdev", "zone=1001", "udp_first=3600", "udp_single=3600", "udp_multiple=3600",
+		"tcp_syn_sent=3600", "tcp_syn_recv=3600", "tcp_established=3600", "tcp_close=3600")
 	must(t, err)
 	fd := -1
 	must(t, c.clients[0].Do(func() (err error) {
@@ -126,17 +170,11 @@ func (c *cluster) connect(t *testing.T, to netip.AddrPort, n int) {
 		return err
 	}))
 	defer unix.Close(fd)
-	p := make([]byte, 29) // IPv4, UDP without checksum, one byte
-	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	p, from := clientPacket(udp, to)
 	dst := to.Addr().As4()
-	copy(p[16:], dst[:])
-	binary.BigEndian.PutUint16(p[22:], to.Port())
-	binary.BigEndian.PutUint16(p[24:], 9)
 	for range 200 {
 		for i := range n {
-			copy(p[12:], []byte{10, 0, 100, byte(i / 60_000)})
-			binary.BigEndian.PutUint16(p[20:], uint16(1024+i%60_000))
+			from([4]byte{10, 0, 100, byte(i / 60_000)}, uint16(1024+i%60_000))
 			if err := unix.Sendto(fd, p, 0, &unix.SockaddrInet4{Addr: dst}); err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +232,12 @@ func (c *cluster) busy(t *testing.T) time.Duration {
 
 // A Service that loses nearly all of its endpoints keeps the connections to those that stay, loses all others in bounded time, and
 // the switch is not silent so long that its connection is cut. In the long form there are as many connections as a busy DNS has.
-func TestManyStaleConnections(t *testing.T) {
+func TestManyStaleConnections(t *testing.T) { testManyStale(t, true) }
+
+// The same holds of TCP connections to removed endpoints.
+func TestManyClosedConnections(t *testing.T) { testManyStale(t, false) }
+
+func testManyStale(t *testing.T, udp bool) {
 	many, connections := 1000, 25_000
 	if formFromEnv(t).long {
 		many, connections = 4000, 500_000
@@ -203,10 +246,10 @@ func TestManyStaleConnections(t *testing.T) {
 		t.Fatalf("%d connections to %d endpoints are too few, want %d", connections, many+1, least)
 	}
 	c := newCluster(t)
-	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(many)))
+	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, many)))
 	must(t, c.start())
 	must(t, c.settle())
-	c.connect(t, netip.MustParseAddrPort("40.0.0.1:80"), connections)
+	c.connect(t, udp, netip.MustParseAddrPort("40.0.0.1:80"), connections)
 	stay, go_ := c.tracked(t)
 	if stay == 0 || go_ < connections*9/10 {
 		t.Fatalf("%d connections to the endpoint that stays, %d to others", stay, go_)
@@ -223,7 +266,7 @@ func TestManyStaleConnections(t *testing.T) {
 		_, wrong := c.tracked(t)
 		want := c.connections(t) - wrong + most
 		cpu, begun := c.busy(t), time.Now()
-		must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(endpoints)))
+		must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, endpoints)))
 		for left := c.connections(t); left > want; { // as long as there are fewer and fewer, it is at work
 			was := left
 			wait.NoError(t, "fewer connections", func() error {

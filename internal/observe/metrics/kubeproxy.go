@@ -84,8 +84,8 @@ var (
 
 	conntrackDuration = define(Histogram, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 		"ReconcileConntrackFlowsLatency latency in seconds: one scan for UDP connections to endpoints that "+
-			"are gone, TCP connections to removed endpoints of Services that close them and, on iptables and "+
-			"nftables, TCP connections that are older than their Service",
+			"are gone, TCP connections to removed endpoints of Services that close them and, on iptables "+
+			"and nftables, TCP connections that are older than their Service",
 		ipFamily).with(syncBuckets).
 		in(OVS, IPTables, NFTables).from("IPv4", "IPv6")
 	conntrackDeleted = define(Counter, "kubeproxy_conntrack_reconciler_deleted_entries_total",
