@@ -153,7 +153,7 @@ func unknownConnection(m flow.Match) flow.Match {
 // connections to removed endpoints end: their entries are deleted (ClosingFrontends), and no other endpoint
 // may get their packets. Source ranges come before it (sourceRanges).
 func (s *service) reset(f *k8s.Frontend, m flow.Match) {
-	if s.sp.Removed == nil {
+	if s.sp.Removed == nil || s.untracked(f) {
 		return
 	}
 	priority := uint16(prioNodePortReset)
@@ -204,7 +204,7 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 	s, router := &service{builder: &builder{Config: c}, placed: &placed{sp: sp}}, c.router()
 	for i := range sp.Frontends {
 		f := &sp.Frontends[i]
-		if router.Serves(f) && (s.isOwnEndpoint(f, k8s.Anywhere) || s.isOwnEndpoint(f, k8s.OnNode)) {
+		if router.Serves(f) && s.untracked(f) {
 			where := fmt.Sprint(f.Port)
 			if f.Address.IsValid() {
 				where = netip.AddrPortFrom(f.Address, f.Port).String()
@@ -216,6 +216,11 @@ func (c *Config) untranslated(sp *k8s.ServicePort) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// untracked reports whether packets to a frontend are neither translated nor tracked for some client.
+func (s *service) untracked(f *k8s.Frontend) bool {
+	return s.NoNullNAT && (s.isOwnEndpoint(f, k8s.Anywhere) || s.isOwnEndpoint(f, k8s.OnNode))
 }
 
 // isOwnEndpoint reports whether an endpoint of a set has the frontend's address and port, so that a

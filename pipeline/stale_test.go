@@ -122,3 +122,21 @@ func TestClosedConnections(t *testing.T) {
 		}
 	}
 }
+
+// A frontend that is its own endpoint, whose packets are not tracked where that can crash the switch, resets none of them.
+func TestUntrackedFrontendIsNotReset(t *testing.T) {
+	sp := shape{Name: "own", Cluster: 2, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP}}.ServicePort()
+	sp.Frontends[1].Address = sp.ClusterEndpoints[0].Addr.Addr()
+	for _, crashes := range []bool{false, true} {
+		cfg, resets := testConfig(), 0
+		cfg.NoNullNAT = crashes
+		for _, f := range compile(t, cfg, sp).State().Flows {
+			if cfg.Layout.DropReason(f.Table, f.Priority) == k8s.DropRemovedEndpoint {
+				resets++
+			}
+		}
+		if want := map[bool]int{false: 2, true: 1}[crashes]; resets != want {
+			t.Errorf("NoNullNAT %t: %d flows reset, want %d", crashes, resets, want)
+		}
+	}
+}

@@ -383,7 +383,8 @@ func (u *staleUDP) recordProblem(err error) {
 		u.problem = fmt.Sprintf("cannot list the connections that the switch tracks: "+
 			"%v. After a restart of nkp or of its connection, "+
 			"a UDP client that keeps sending from one port can keep using an endpoint that was removed in "+
-			"the meantime until its conntrack entry times out", err)
+			"the meantime until its conntrack entry times out. TCP connections to such an endpoint stay, "+
+			"whatever the annotation "+k8s.AnnotationRemovedEndpoints+" of their Service says", err)
 	}
 	if u.problem != was {
 		u.log.Warn(u.problem)
