@@ -12,8 +12,8 @@ import (
 // AnnotationPrefix begins the names of nkp's annotations.
 const AnnotationPrefix = "nkp-proxy.github.io/"
 
-// ownAnnotations are those of Services that nkp reads.
-var ownAnnotations = []string{AnnotationWeights, AnnotationConsistent}
+// OwnAnnotations are those of Services that nkp alone reads. It is never written to.
+var OwnAnnotations = []string{AnnotationWeights, AnnotationConsistent, AnnotationRemovedEndpoints}
 
 // MaxUnknownAnnotations bounds how many annotations of an object with AnnotationPrefix a source keeps that
 // nkp does not read.
@@ -23,7 +23,7 @@ const MaxUnknownAnnotations = 8
 // MaxUnknownAnnotations, sorted.
 func UnknownAnnotations(annotations map[string]string) []string {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(annotations)), func(name string) bool {
-		return !strings.HasPrefix(name, AnnotationPrefix) || slices.Contains(ownAnnotations, name)
+		return !strings.HasPrefix(name, AnnotationPrefix) || slices.Contains(OwnAnnotations, name)
 	})
 	return names[:min(len(names), MaxUnknownAnnotations)]
 }
@@ -33,6 +33,6 @@ func (d *serviceDef) checkAnnotations(o *v1.Service) {
 	for _, name := range UnknownAnnotations(o.Annotations) {
 		d.warn(field.NewPath("metadata", "annotations").Key(name),
 			"has no effect: nkp has no annotation of this name; those of Services are %s",
-			strings.Join(ownAnnotations, ", "))
+			strings.Join(OwnAnnotations, ", "))
 	}
 }

@@ -17,7 +17,7 @@ func Cost(z *k8s.Size) int {
 		entries = len(k8s.ClientKinds)
 	}
 	perFrontend := entries
-	if z.Protocol == "UDP" {
+	if z.Protocol == "UDP" && z.Endpoints > 0 {
 		perFrontend += 1 + entries // fragments
 	}
 	near := 0
@@ -44,14 +44,14 @@ func Cost(z *k8s.Size) int {
 			}
 		}
 	}
-	if z.Consistent && outside > 0 {
+	if z.Consistent && outside > 0 && z.Endpoints > 0 {
 		allowed := max(1, z.ConsistentRanges) + near
 		if z.ConsistentRanges > placeRanges {
 			n += 1 + z.ConsistentRanges
 			allowed = 2 + near
 		}
 		n += allowed + z.Local*(3+allowed)
-		if z.Endpoints > 1 {
+		if n++; z.Endpoints > 1 { // one endpoint is chosen by one flow
 			n += k8s.ConsistentSlots
 		}
 		if z.Endpoints > z.Local && z.Local > 0 && z.Protocol == "TCP" {

@@ -399,3 +399,17 @@ func TestAPIConfig(t *testing.T) {
 		t.Errorf("%s, not %s", s.URL(), f.url())
 	}
 }
+
+// What nkp reads of a Service's annotations is not trimmed.
+func TestOwnAnnotationsAreKept(t *testing.T) {
+	s := apiService("a", nil)
+	for _, name := range k8s.OwnAnnotations {
+		s.Annotations[name] = "x"
+	}
+	trim(s)
+	for _, name := range k8s.OwnAnnotations {
+		if s.Annotations[name] != "x" {
+			t.Errorf("%s is trimmed", name)
+		}
+	}
+}

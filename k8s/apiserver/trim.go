@@ -45,13 +45,13 @@ func trim(o any) {
 // someSelector stands for any selector: the model needs to know only whether a Service has one.
 var someSelector = map[string]string{"": ""}
 
-// keptAnnotations are those that nkp reads or measures with: endpoint change time, topology mode,
-// preserve-destination, weights, and consistent.
-var keptAnnotations = []string{
+// keptAnnotations are those that nkp reads or measures with: its own, endpoint change time, topology mode,
+// and preserve-destination.
+var keptAnnotations = append([]string{
 	v1.EndpointsLastChangeTriggerTime,
 	v1.AnnotationTopologyMode, v1.DeprecatedAnnotationTopologyAwareHints,
-	k8s.AnnotationPreserveDestination, k8s.AnnotationWeights, k8s.AnnotationConsistent,
-}
+	k8s.AnnotationPreserveDestination,
+}, k8s.OwnAnnotations...)
 
 func trimMeta(m *metav1.ObjectMeta, labels ...string) {
 	*m = metav1.ObjectMeta{
