@@ -117,8 +117,11 @@ test-conformance: bin/tools/staticcheck ## the conformance suite's own tests
 	cd test/conformance && $(STATICCHECK) ./...
 	$(GO) test -C test/conformance -count=1 ./...
 
-docs: ## write docs/configuration.md from the code
+docs: ## write docs/configuration.md from the code, and the chart's copies of manifests
 	$(GO) run ./hack/reference
+	@# Copies, because Helm warns of symbolic links.
+	cp deploy/kubernetes/rbac/rbac.yaml deploy/prometheus/rules.yaml deploy/helm/nkp/files/
+	cp deploy/kubernetes/components/metrics/rbac.yaml deploy/helm/nkp/files/metrics-rbac.yaml
 
 test-windows: bin/tools/staticcheck ## the Windows binary under Wine, beside kube-proxy.exe (installs Wine; first build: minutes)
 	@.ci/install-deps wine

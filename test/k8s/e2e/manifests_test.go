@@ -41,6 +41,7 @@ type overlay struct {
 
 var overlays = []overlay{
 	{"ovs", []v1.Capability{"NET_ADMIN"}, []string{"kubeadm", "config", "metrics"}},
+	{"examples/ovs", []v1.Capability{"NET_ADMIN"}, nil},
 	{"ovs-pods-only", []v1.Capability{}, []string{"config"}},
 	{"iptables", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "metrics"}},
 	{"auto", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "config"}},
@@ -81,7 +82,7 @@ func TestManifests(t *testing.T) {
 	entries, err := os.ReadDir(kubernetesDir)
 	must(t, err)
 	for _, e := range entries { // none is forgotten in the list
-		if name := e.Name(); e.IsDir() && !strings.HasPrefix(name, ".") && !slices.Contains([]string{"rbac", "base", "components"}, name) {
+		if name := e.Name(); e.IsDir() && !strings.HasPrefix(name, ".") && !slices.Contains([]string{"rbac", "base", "components", "examples"}, name) {
 			if !slices.ContainsFunc(overlays, func(o overlay) bool { return o.name == name }) {
 				t.Errorf("deploy/kubernetes/%s is not tested", name)
 			}
@@ -131,6 +132,7 @@ func TestHostPaths(t *testing.T) {
 	)
 	paths := map[string][]string{
 		"ovs":           {localnet, agent, ovs},
+		"examples/ovs":  {localnet, agent, ovs},
 		"ovs-pods-only": {agent, ovs},
 		"iptables":      {modules, localnet, agent, lock},
 		"auto":          {modules, localnet, agent, lock, anyOVS},
