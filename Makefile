@@ -75,8 +75,10 @@ lint: deps bin/tools/staticcheck ## formatting, vet on both systems, staticcheck
 
 e2e: deps bin/tools/staticcheck ## a real kube-apiserver, EndpointSlice controller, Open vSwitch and nkp (first build: 3 minutes)
 	cd test/k8s && $(STATICCHECK) ./e2e/...
-	@# The tests build a kube-apiserver: without a build cache that takes longer than their time limit.
+	@# The tests build a kube-apiserver, helm and kubectl: without a build cache that takes longer than their time limit.
 	$(GO) build -C test/k8s -o /dev/null ./e2e/kubeserver
+	$(GO) build -C deploy/helm -o /dev/null helm.sh/helm/v3/cmd/helm
+	$(GO) build -C test/conformance/k8s -o /dev/null k8s.io/kubernetes/cmd/kubectl
 	$(GO) test -C test/k8s -count=1 -timeout 20m ./e2e/...
 
 .PHONY: test-trace
@@ -146,8 +148,10 @@ test-deploy: deps bin/tools/staticcheck ## unit, packages, images, guides; the p
 	$(GO) test -C deploy/image -count=1 ./...
 	$(GO) test -C test/deploy -count=1 -timeout 10m ./...
 	@test/deploy/packets
-	@# The tests build a kube-apiserver: without a build cache that takes longer than their time limit.
+	@# The tests build a kube-apiserver, helm and kubectl: without a build cache that takes longer than their time limit.
 	$(GO) build -C test/k8s -o /dev/null ./e2e/kubeserver
+	$(GO) build -C deploy/helm -o /dev/null helm.sh/helm/v3/cmd/helm
+	$(GO) build -C test/conformance/k8s -o /dev/null k8s.io/kubernetes/cmd/kubectl
 	$(GO) test -C test/k8s -count=1 -timeout 10m -run 'TestManifests|TestNothingIsDenied|TestRights$$' ./e2e
 
 test-ui: deps bin/tools/staticcheck ## nkp ui in headless Chromium on a private switch (PICTURES=docs/ui: new pictures)

@@ -23,6 +23,7 @@ type layout struct {
 	serviceCIDR string // of the API server
 	clusterCIDR string // as nkp is told
 	audit       bool   // the API server writes down who asked for what
+	install     bool   // nothing of nkp's is there: a test installs it, and runs its pods as machines
 }
 
 // nodeSpec is one node of a layout. All but the first are joined to the first.
@@ -69,6 +70,9 @@ func newCluster(t *testing.T, l layout) *cluster {
 	c.startServer()
 	c.client = c.newClient()
 	c.createNodes()
+	if l.install {
+		return c
+	}
 	c.applyRoles("rbac/rbac.yaml")
 	for i, n := range c.nodes {
 		addr := netip.AddrPortFrom(c.Node.IP4, apiPort)
@@ -96,6 +100,9 @@ func (c *cluster) startServer() {
 	args := []string{c.dir, "--service-cluster-ip-range=" + c.layout.serviceCIDR}
 	if c.layout.audit {
 		args = append(args, c.auditFlags()...)
+	}
+	if c.layout.install {
+		args = append(args, c.addressFlags()...)
 	}
 	c.server = harness.Start(c.t, c.Node, append([]string{kubeserverBinary}, args...)...)
 	c.t.Cleanup(c.server.Kill) // on SIGTERM it waits for its clients

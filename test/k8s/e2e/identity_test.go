@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +86,16 @@ func (c *cluster) createRole(o runtime.Object) (err error) {
 // token returns one for a service account in kube-system.
 func (c *cluster) token(account string) string {
 	c.t.Helper()
-	answer, err := c.client.CoreV1().ServiceAccounts("kube-system").CreateToken(c.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := c.tryToken(c.ctx, account)
 	must(c.t, err)
-	return answer.Status.Token
+	return token
+}
+
+func (c *cluster) tryToken(ctx context.Context, account string) (string, error) {
+	accounts := c.client.CoreV1().ServiceAccounts("kube-system")
+	answer, err := accounts.CreateToken(ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return answer.Status.Token, nil
 }

@@ -1,5 +1,5 @@
 // Command kubeserver is the part of a Kubernetes control plane that a service proxy sees: kube-apiserver with etcd
-// embedded, and the EndpointSlice controller. Its ports are fixed, and etcd does not authenticate clients: run it in a network
+// embedded, and the controllers of EndpointSlices and of DaemonSets. Its ports are fixed, and etcd does not authenticate clients: run it in a network
 // namespace of its own.
 //
 //	kubeserver DIR [FLAG OF KUBE-APISERVER...]
@@ -31,12 +31,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "kubeserver:", err)
 		os.Exit(1)
 	}
-	go func() { // ends with the process
-		if err := runSliceController(context.Background(), dir); err != nil {
-			fmt.Fprintln(os.Stderr, "kubeserver: EndpointSlice controller:", err)
-			os.Exit(1)
-		}
-	}()
+	for name, run := range map[string]func(context.Context, string) error{
+		"EndpointSlice controller": runSliceController, "DaemonSet controller": runDaemonSets,
+	} {
+		go func() { // ends with the process
+			if err := run(context.Background(), dir); err != nil {
+				fmt.Fprintf(os.Stderr, "kubeserver: %s: %v\n", name, err)
+				os.Exit(1)
+			}
+		}()
+	}
 	command := app.NewAPIServerCommand()
 	command.SetArgs(append(apiServerFlags(dir), os.Args[2:]...)) // the last of two flags counts
 	os.Exit(cli.Run(command))
