@@ -33,9 +33,15 @@ type chartRender struct {
 // error is Helm 3's, and Helm 4's differs at most in what surrounds the sentence.
 func render(t *testing.T, values map[string]any) (chartRender, error) {
 	t.Helper()
+	return renderOn(t, "v1.37.2", values)
+}
+
+// renderOn is render for a cluster of a version of Kubernetes.
+func renderOn(t *testing.T, version string, values map[string]any) (chartRender, error) {
+	t.Helper()
 	warnings := warnings(t)
-	files, err := render3(values)
-	files4, err4 := render4(values)
+	files, err := render3(version, values)
+	files4, err4 := render4(version, values)
 	if (err == nil) != (err4 == nil) {
 		t.Fatalf("Helm 3: %v; Helm 4: %v", err, err4)
 	}
@@ -72,26 +78,34 @@ func render(t *testing.T, values map[string]any) (chartRender, error) {
 	return out, nil
 }
 
-func render3(values map[string]any) (map[string]string, error) {
+func render3(version string, values map[string]any) (map[string]string, error) {
 	c, err := loader.Load("nkp")
 	if err != nil {
 		return nil, err
 	}
 	options := chartutil.ReleaseOptions{Name: "nkp", Namespace: "kube-system", IsInstall: true}
-	all, err := chartutil.ToRenderValues(c, values, options, nil)
+	on, err := chartutil.ParseKubeVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(c, values, options, &chartutil.Capabilities{KubeVersion: *on})
 	if err != nil {
 		return nil, err
 	}
 	return engine.Render(c, all)
 }
 
-func render4(values map[string]any) (map[string]string, error) {
+func render4(version string, values map[string]any) (map[string]string, error) {
 	c, err := loader4.Load("nkp")
 	if err != nil {
 		return nil, err
 	}
 	options := common4.ReleaseOptions{Name: "nkp", Namespace: "kube-system", IsInstall: true}
-	all, err := util4.ToRenderValues(c, values, options, nil)
+	on, err := common4.ParseKubeVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	all, err := util4.ToRenderValues(c, values, options, &common4.Capabilities{KubeVersion: *on})
 	if err != nil {
 		return nil, err
 	}

@@ -185,7 +185,11 @@ func TestNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(rendered.notes, "placeholder") || strings.Contains(rendered.notes, "clusterCIDR is empty") {
+	old, err := renderOn(t, "v1.30.1", parse(t, everything))
+	if err != nil || !strings.Contains(old.notes, "Kubernetes v1.30.1 is older than what nkp is tested with") {
+		t.Errorf("%v: %s", err, old.notes)
+	}
+	if strings.Contains(rendered.notes, "older") || strings.Contains(rendered.notes, "placeholder") || strings.Contains(rendered.notes, "clusterCIDR is empty") {
 		t.Error(rendered.notes)
 	}
 }

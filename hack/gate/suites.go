@@ -57,7 +57,10 @@ var suites = []suite{
 		dirs: []string{"k8s", "ofctrl", "ovsdb", "fallback", "internal"},
 	},
 	{target: "differential", when: atNight, about: "compiles kube-proxy's code", dirs: []string{"test/k8s/differential"}},
-	{target: "e2e", when: atNight, about: "compiles a kube-apiserver", dirs: []string{"test/k8s/e2e"}, builds: []build{linux}},
+	{
+		target: "e2e", when: atNight, about: "compiles a kube-apiserver",
+		dirs: []string{"test/k8s/e2e", "deploy/helm", "deploy/kubernetes", "docs/operate"}, builds: []build{linux},
+	},
 	{target: "peers", when: atNight, about: "compiles kube-proxy", dirs: []string{"test/fallback", "fallback"}, builds: []build{linux}},
 	{
 		target: "test-deploy", when: atNight, about: "packages, images, the packet tests under the unit's restrictions",

@@ -60,8 +60,8 @@ values.schema.json says well enough (names, enumerations, numbers) is not repeat
 {{- define "nkp.checkKinds" -}}
 {{- $v := .Values -}}
 {{- range $name := list "apiServer" "image" "metrics" "ovs" "prometheus" "test" "windows" -}}
-{{- if not (kindIs "map" (get $v $name)) -}}
-{{- fail (printf "%s: must be a map, as in the chart's values.yaml; it is %s" $name (toJson (get $v $name))) -}}
+{{- if not (kindIs "map" (index $v $name)) -}}
+{{- fail (printf "%s: must be a map, as in the chart's values.yaml; it is %s" $name (toJson (index $v $name))) -}}
 {{- end -}}
 {{- end -}}
 {{- $lists := dict "dataPlanes" $v.dataPlanes "extraArgs" $v.extraArgs "env" $v.env "tolerations" $v.tolerations "image.pullSecrets" $v.image.pullSecrets -}}
