@@ -246,7 +246,7 @@ func walkNormal(text string) string {
 		{`nkp-ovs-[a-z0-9]{5}\b`, "nkp-ovs-xxxxx"},
 		{`nkp-apiserver-[a-z0-9]{10}\b`, "nkp-apiserver-xxxxxxxxxx"},
 		{`\b[0-9]+ (flows|groups?|meters?|pod addresses)\b`, "N $1"}, // kubectl exec chooses either node
-		{` deleted from [a-z-]+ namespace\b`, " deleted"},             // kubectl 1.33 and later
+		{` deleted from [a-z-]+ namespace\b`, " deleted"},            // kubectl 1.33 and later
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
 	}
