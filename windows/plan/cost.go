@@ -7,7 +7,7 @@ import "github.com/nkp-proxy/nkp/k8s"
 func Cost(z *k8s.Size) int {
 	inside, _ := z.Number(z.Inside)
 	each, _ := z.Number(z.Outside)
-	const health = 2 // a load balancer for health checks, with one endpoint
+	const health = 2     // a load balancer for health checks, with one endpoint
 	endpoints := z.Local // HNS does not tell pods from clients outside: a policy Local holds for all of them
 	if z.Inside == k8s.Anywhere || z.Outside == k8s.Anywhere && z.Frontends+z.Firewalled > 0 {
 		endpoints = z.Endpoints
