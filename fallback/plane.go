@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -274,7 +275,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		}
 		switch {
 		case !f.InStep:
-			s.InStep, s.Why = false, cmp.Or(f.LastError, f.Family+": the rules are not in step yet")
+			s.InStep, s.Why = false, cmp.Or(f.LastError, notInStep(f.Family))
 		case len(f.refusals) > 0:
 			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s",
 				f.Family, p.Name(), dataplane.CountPorts(len(f.refusals)))
@@ -282,6 +283,21 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	}
 	return s, ctx.Err()
 }
+
+// Behind is part of dataplane.Plane. It does not wait.
+func (p *Plane) Behind(_ context.Context, by time.Time) string {
+	d := p.Detail() // an Inbox must not be asked under p.mu, because its own lock comes first
+	for f, in := range p.inbox {
+		for i := range d.Families {
+			if s := &d.Families[i]; s.Family == f.String() && in.Waits(by) {
+				return cmp.Or(s.LastError, notInStep(s.Family))
+			}
+		}
+	}
+	return ""
+}
+
+func notInStep(family string) string { return family + ": the rules are not in step yet" }
 
 // Detail returns the part of the status that is specific to iptables or nftables.
 func (p *Plane) Detail() Status {

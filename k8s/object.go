@@ -111,12 +111,14 @@ func (o Origin) Compare(p Origin) int {
 // Op is the kind of a Change.
 type Op uint8
 
-// An object is new or different (Upsert), gone (Delete), or unchanged at another place in the manifests
-// (Move): a Move changes only the origin that warnings name.
+// An object is new or different (Upsert), gone (Delete), unchanged at another place in the manifests (Move),
+// or has a new resourceVersion and nothing else that nkp reads (Renew). A Move changes only the origin that
+// warnings name, a Renew only Versions.
 const (
 	Upsert Op = iota
 	Delete
 	Move
+	Renew
 )
 
 // String returns the operation in one word.
@@ -128,6 +130,8 @@ func (o Op) String() string {
 		return "delete"
 	case Move:
 		return "move"
+	case Renew:
+		return "renew"
 	}
 	return fmt.Sprintf("Op(%d)", uint8(o))
 }
@@ -140,7 +144,10 @@ type Change struct {
 	Origin Origin // zero for Delete
 }
 
-// Compare orders upserts after moves after deletions, then by Ref.
+// Matters reports whether the model may differ after the change.
+func (c Change) Matters() bool { return c.Op == Upsert || c.Op == Delete }
+
+// Compare orders by the operation, upserts last, then by Ref.
 func (c Change) Compare(o Change) int {
 	return cmp.Or(-cmp.Compare(c.Op, o.Op), c.Ref.Compare(o.Ref))
 }

@@ -44,6 +44,7 @@ type service struct {
 
 // serviceDef is a Service object reduced to what the model needs.
 type serviceDef struct {
+	version string // resourceVersion
 	origin  Origin
 	created time.Time
 	ports   []portDef // without frontends: placeFrontends
@@ -104,7 +105,7 @@ func (s *service) find(name string) (at int, ok bool) {
 // newServiceDef reads a Service. It trusts nothing: a value that the API server would have refused is ignored
 // with a warning.
 func newServiceDef(o *v1.Service, origin Origin, opts *Options) *serviceDef {
-	d := &serviceDef{origin: origin, created: o.CreationTimestamp.Time}
+	d := &serviceDef{version: o.ResourceVersion, origin: origin, created: o.CreationTimestamp.Time}
 	if o.Spec.Type == v1.ServiceTypeExternalName || o.Spec.ClusterIP == v1.ClusterIPNone {
 		return d
 	}

@@ -16,6 +16,7 @@ import (
 // slice is an EndpointSlice reduced to what the model needs.
 type slice struct {
 	name      string
+	version   string // resourceVersion
 	origin    Origin
 	family    Family // 0: addressType is not supported, the slice is ignored
 	otherName bool   // labelled for another service proxy, so a missing Service is no surprise
@@ -75,7 +76,7 @@ func ownerOfSlice(o *discoveryv1.EndpointSlice) (owner ServiceName, problem stri
 // newSlice reads an EndpointSlice. It trusts nothing: a value that the API server would have refused is
 // ignored with a warning.
 func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice {
-	s := &slice{name: o.Name, origin: origin}
+	s := &slice{name: o.Name, version: o.ResourceVersion, origin: origin}
 	label, labelled := o.Labels[LabelServiceProxyName]
 	s.otherName = labelled && label != opts.ServiceProxyName
 	switch o.AddressType {

@@ -109,6 +109,8 @@ func (t *Tracker) Apply(changes []Change) {
 			t.delete(c.Ref)
 		case Move:
 			t.move(c.Ref, c.Origin)
+		case Renew:
+			t.renew(c.Ref, c.Object.GetResourceVersion())
 		case Upsert:
 			switch o := c.Object.(type) {
 			case *v1.Service:

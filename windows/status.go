@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -90,6 +91,14 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	list.Warnings = s.Warnings
 	list.InStep, list.Why, list.Programming, list.Detail = s.InStep, s.Why, s.Programming, &s
 	return list, ctx.Err()
+}
+
+// Behind is part of dataplane.Plane. It does not wait.
+func (p *Plane) Behind(_ context.Context, by time.Time) string {
+	if !p.runner.In.Waits(by) {
+		return ""
+	}
+	return cmp.Or(p.status.get(p.opts.now()).Why, "HNS does not have all changes yet")
 }
 
 // warnings returns what nkp cannot do on this node, for any Services.

@@ -317,7 +317,7 @@ func (a *Agent) takeChanges(ctx context.Context) {
 	a.reportProblems(problems)
 	a.metrics.Received(changes)
 	a.tracker.Apply(changes)
-	if !synced {
+	if !synced || a.delivered && !slices.ContainsFunc(changes, k8s.Change.Matters) {
 		return
 	}
 	if !a.synced {

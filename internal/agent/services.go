@@ -35,6 +35,9 @@ type ServiceInfo struct {
 	// Counters are null where there are none; CountersNote then says why, or what is not in them.
 	Counters     *k8s.Counters `json:"counters"`
 	CountersNote string        `json:"countersNote,omitempty"`
+	// InForce are the versions of the Service and its EndpointSlices that are in force; nil: those that came
+	// last are not yet, or not known to be, or they come from manifests.
+	InForce *k8s.Versions `json:"versionsInForce,omitempty"`
 	// Problems lists, one line each, what is not served as the objects specify.
 	Problems []string `json:"problems"`
 }
@@ -141,6 +144,9 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 				states := a.tracker.EndpointStates(n)
 				s := describe(sp, states, a.tracker.NotServedOf(n))
 				s.Counters, s.CountersNote = counted.of(n)
+				if v, _ := a.tracker.VersionsOf(n.ServiceName); v.Service != "" {
+					s.InForce = &v
+				}
 				s.Problems = append(s.Problems, emptyProblems(a.mode, sp, func() string {
 					return trace.WhyEmpty(a.tracker, n, states)
 				})...)
@@ -155,6 +161,12 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 		})
 		if err != nil {
 			return nil, err
+		}
+	}
+
+	if len(notes) > 0 || active.behind(soon, time.Now()) != "" {
+		for i := range list.Services {
+			list.Services[i].InForce = nil
 		}
 	}
 

@@ -148,6 +148,7 @@ func (a *Agent) mux() *http.ServeMux {
 	mux.HandleFunc("GET /v1/trace/sample", a.serveSample)
 	mux.HandleFunc("POST /v1/trace/probe", a.serveProbe)
 	mux.HandleFunc("GET /v1/services", a.serveServices)
+	mux.HandleFunc("GET /v1/inforce", a.serveInForce)
 
 	mux.HandleFunc("GET /v1/pods", func(w http.ResponseWriter, r *http.Request) {
 		list, err := a.pods(r.Context())

@@ -331,6 +331,7 @@ func (p *Plane) countFlows(ctx context.Context) {
 func (p *Plane) report() {
 	if p.prog.inStep() {
 		p.canary.ready.Store(p.prog.conn)
+		p.in.Settled()
 		p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
 	}
 	p.publish()

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -267,8 +268,37 @@ func (p *Plane) status() dataplane.Status {
 	}
 }
 
-// notInStep returns why the switch does not hold all that is wanted; "": it does. It runs on the loop.
-func (p *Plane) notInStep() string {
+// Behind is part of dataplane.Plane. The datapath may still have cached flows of before: Uncached.
+func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
+	if err := p.Answers(ctx); err != nil {
+		return err.Error()
+	}
+	err := p.askLoop(ctx, func(loop context.Context) {
+		p.checkFailOpen(loop)
+		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.in.Waits(by) {
+			why = notAll
+		}
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return why
+}
+
+// Uncached waits until the flows that the datapath caches follow the tables as they are now, and returns why
+// they may not; "": they do, or ovs-vswitchd's control socket cannot be reached.
+func (p *Plane) Uncached(ctx context.Context) string {
+	t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType)
+	if err == nil && t.Revalidated(ctx) != nil && ctx.Err() != nil {
+		return "the datapath's cached flows do not follow the tables yet"
+	}
+	return ""
+}
+
+const notAll = "not all changes are on the switch yet"
+
+// notKnown returns why it is not known what the switch holds; "": it is. It runs on the loop.
+func (p *Plane) notKnown() string {
 	switch sw := p.db.Switch(); {
 	case !sw.Exists:
 		return Gone(&sw)
@@ -278,8 +308,18 @@ func (p *Plane) notInStep() string {
 		return p.prog.beyondWarnings()[0]
 	case p.prog.pending == nil:
 		return "the switch has not been read back yet"
+	}
+	return ""
+}
+
+// notInStep returns why the switch does not hold all that is wanted; "": it does. It runs on the loop.
+func (p *Plane) notInStep() string {
+	why := p.notKnown()
+	switch {
+	case why != "":
+		return why
 	case p.prog.unsent || !p.in.Idle(): // a large Service comes in portions
-		return "not all changes are on the switch yet"
+		return notAll
 	case len(p.prog.surplus) > 0:
 		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
 	case p.prog.refused.Len() > 0:

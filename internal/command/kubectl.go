@@ -60,7 +60,8 @@ the answers. You need the right to list pods and nodes, and to create and get po
 	}
 	prepareRoot(root, stdout, stderr,
 		newStatus(clusterNodes()), newServices(clusterNodes()), newTrace(clusterNodes()),
-		newDiff(clusterNodes()), newUI(clusterNodes()), newBundle(clusterNodes()), newVersion())
+		newDiff(clusterNodes()), newWait(clusterNodes()), newUI(clusterNodes()), newBundle(clusterNodes()),
+		newVersion())
 	return root
 }
 

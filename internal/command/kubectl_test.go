@@ -122,7 +122,7 @@ func TestNodesText(t *testing.T) {
 	inTables := &agent.Status{Node: "d", Mode: "nftables", Version: "v1", Started: now, Source: agent.SourceStatus{Synced: true},
 		NFTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Programming: dataplane.Programming{Changes: 1, P99Milli: 0.5}}}}}
 	var b strings.Builder
-	err := writeNodes(&b, &clusterStatus{WithoutNkp: []string{"e", "f", "g", "h"}, Nodes: []answer[agent.Status]{
+	err := writeNodes(&b, &clusterStatus{withoutNkp: withoutNkp{WithoutNkp: []string{"e", "f", "g", "h"}}, Nodes: []answer[agent.Status]{
 		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}, {Node: "d", Answer: inTables}}}, now)
 	text := strings.Join(strings.Fields(b.String()), " ")
 	for _, want := range []string{

@@ -75,9 +75,7 @@ type statusFlags struct {
 // clusterStatus is what `kubectl nkp status -o json` prints.
 type clusterStatus struct {
 	Nodes []answer[agent.Status] `json:"nodes"`
-	// WithoutNkp are the nodes that have no pod of nkp's. WithoutError says why they are not known.
-	WithoutNkp   []string `json:"withoutNkp"`
-	WithoutError string   `json:"withoutError,omitempty"`
+	withoutNkp
 }
 
 // check returns a usage error for flags that exclude each other.
@@ -125,24 +123,13 @@ func (f *statusFlags) run(ctx context.Context, peers []peer, out, errOut io.Writ
 
 // ask asks the agents, and if all nodes are asked which ones have none.
 func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
-	s := &clusterStatus{WithoutNkp: []string{}}
+	s := &clusterStatus{withoutNkp: withoutNkp{WithoutNkp: []string{}}}
 	ask := func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) }
 	s.Nodes = askAll(ctx, peers, f.on.timeout(), ask)
 	if f.on.nodes == nil || f.on.nodes.node != "" {
 		return s
 	}
-
-	ctx, cancel := context.WithTimeout(ctx, f.on.timeout())
-	defer cancel()
-	names, err := f.on.nodes.cluster.Nodes(ctx)
-	if err != nil {
-		s.WithoutError = oneLine(err.Error())
-	}
-	for _, name := range names {
-		if !slices.ContainsFunc(peers, func(p peer) bool { return p.Node == name }) {
-			s.WithoutNkp = append(s.WithoutNkp, name)
-		}
-	}
+	s.withoutNkp = f.on.nodes.without(ctx, peers)
 	return s
 }
 

@@ -2,8 +2,10 @@ package command
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -52,15 +54,42 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 	if err := t.flush(out, 0); err != nil {
 		return err
 	}
-
-	switch {
-	case s.WithoutError != "":
-		fmt.Fprintf(out, "nodes without nkp are not known: %s\n", s.WithoutError)
-	case len(s.WithoutNkp) > 0:
-		fmt.Fprintf(out, "%s without a pod of nkp's: %s\n",
-			count(len(s.WithoutNkp), "node"), nameList(s.WithoutNkp))
-	}
+	s.withoutNkp.write(out)
 	return nil
+}
+
+// withoutNkp are the nodes that have no pod of nkp's. WithoutError says why they are not known.
+type withoutNkp struct {
+	WithoutNkp   []string `json:"withoutNkp"`
+	WithoutError string   `json:"withoutError,omitempty"`
+}
+
+// without returns the nodes that are none of peers.
+func (n *nodes) without(ctx context.Context, peers []peer) (w withoutNkp) {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	w.WithoutNkp = []string{}
+	names, err := n.cluster.Nodes(ctx)
+	if err != nil {
+		w.WithoutError = oneLine(err.Error())
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(peers, func(p peer) bool { return p.Node == name }) {
+			w.WithoutNkp = append(w.WithoutNkp, name)
+		}
+	}
+	return w
+}
+
+// write prints the nodes on a line, if there are any.
+func (w *withoutNkp) write(out io.Writer) {
+	switch {
+	case w.WithoutError != "":
+		fmt.Fprintf(out, "nodes without nkp are not known: %s\n", w.WithoutError)
+	case len(w.WithoutNkp) > 0:
+		fmt.Fprintf(out, "%s without a pod of nkp's: %s\n",
+			count(len(w.WithoutNkp), "node"), nameList(w.WithoutNkp))
+	}
 }
 
 // planeState is what the list of nodes shows of a data plane, or of a family of one.

@@ -44,6 +44,7 @@ type Inbox struct {
 	facts    k8s.Model  // Facts of the last update
 	begun    bool       // something has come in
 	divided  bool       // next has the rest of what was taken in part
+	waiting  time.Time  // arrival of the oldest update that is not in force; zero: all are
 	portions portions
 }
 
@@ -98,6 +99,7 @@ func (in *Inbox) update() *Update {
 			},
 			Arrived: time.Now(),
 		}
+		in.waiting = Earliest(in.waiting, in.next.Arrived)
 	}
 	in.next.Facts = in.facts
 	return in.next
@@ -153,6 +155,23 @@ func (in *Inbox) Idle() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.next == nil
+}
+
+// Settled records that all updates that were taken are in force.
+func (in *Inbox) Settled() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.waiting = time.Time{}
+	if in.next != nil {
+		in.waiting = in.next.Arrived
+	}
+}
+
+// Waits reports whether an update that arrived by a time may not be in force.
+func (in *Inbox) Waits(by time.Time) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return !in.begun || !in.waiting.IsZero() && !in.waiting.After(by)
 }
 
 // WhileIdle calls f if everything was taken; no update can arrive during the call. It reports whether it

@@ -21,6 +21,9 @@ type Plane interface {
 	// Status returns the state of the plane. If the plane is busy, it does not wait but sets Busy. The error
 	// is the context's.
 	Status(ctx context.Context) (Status, error)
+	// Behind returns why changes that were handed over by a time may not be in force; "": they are, but for
+	// what is refused. It may wait for the plane, until the context ends.
+	Behind(ctx context.Context, by time.Time) string
 	// Diff compares the installed state with the wanted one, one difference per line; "" means equal. It
 	// changes nothing.
 	Diff(ctx context.Context) (string, error)

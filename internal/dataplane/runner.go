@@ -116,6 +116,7 @@ func (r *Runner) Pending() bool { return !r.since.IsZero() }
 
 // InForce records that all changes taken are in force, and returns how long changes took until they were.
 func (r *Runner) InForce() Programming {
+	r.In.Settled()
 	if r.Pending() {
 		r.changes.Add(time.Since(r.since))
 		r.since = time.Time{}

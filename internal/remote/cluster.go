@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -143,4 +144,18 @@ func (c *Cluster) NodeOf(ctx context.Context, addr netip.Addr) (node string, err
 		}
 	}
 	return "", nil
+}
+
+// Service returns a Service.
+func (c *Cluster) Service(ctx context.Context, namespace, name string) (*v1.Service, error) {
+	return c.client.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// Slices returns the EndpointSlices of a Service that agents follow.
+func (c *Cluster) Slices(
+	ctx context.Context, namespace, service string,
+) (*discoveryv1.EndpointSliceList, error) {
+	return c.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + service + ",!" + v1.IsHeadlessService,
+	})
 }

@@ -61,9 +61,11 @@ func (s *store) Replace(list []any, _ string) error {
 		}
 		s.objects[ref] = print
 		s.kept.add(ref.Namespace, print.size)
-		if !known {
-			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+		op := k8s.Upsert
+		if known {
+			op = k8s.Renew
 		}
+		changes = append(changes, k8s.Change{Op: op, Ref: ref, Object: object})
 	}
 
 	for ref := range gone {
@@ -92,7 +94,7 @@ func (s *store) apply(changes ...k8s.Change) {
 // Add is part of cache.ReflectorStore.
 func (s *store) Add(o any) error { return s.Update(o) }
 
-// Update is part of cache.ReflectorStore. It ignores changes of trimmed fields.
+// Update is part of cache.ReflectorStore. Of changes of trimmed fields it passes on the resourceVersion alone.
 func (s *store) Update(o any) error {
 	trim(o)
 	object, ref, ok := apiObject(o)
@@ -102,6 +104,7 @@ func (s *store) Update(o any) error {
 	print := s.fingerprintOf(object)
 	before, had := s.objects[ref]
 	if had && before == print {
+		s.apply(k8s.Change{Op: k8s.Renew, Ref: ref, Object: object})
 		return nil
 	}
 	s.objects[ref] = print

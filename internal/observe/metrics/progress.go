@@ -45,7 +45,7 @@ func (m *Metrics) Received(changes []k8s.Change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range changes {
-		if c.Op == k8s.Move {
+		if !c.Matters() {
 			continue
 		}
 		switch c.Ref.Kind {

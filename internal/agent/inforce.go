@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// InForce answers which versions of a Service and its EndpointSlices are in force on a node.
+type InForce struct {
+	k8s.Versions // as received; in force if Why is ""
+	// Why says why they are not in force, or not known to be. ForGood: no time mends that.
+	Why     string `json:"why,omitempty"`
+	ForGood bool   `json:"forGood,omitempty"`
+}
+
+// How long a question waits for the data planes to have in force what came before it, and how often it looks.
+const (
+	inForceWait  = 3 * time.Second
+	inForcePause = 10 * time.Millisecond
+)
+
+// inForce waits until all data planes of the node have in force what the agent has of a Service when it is
+// asked, for at most inForceWait. Later changes are not waited for, so that a stream of them cannot delay the
+// answer.
+func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*InForce, error) {
+	ctx, cancel := context.WithTimeout(ctx, inForceWait)
+	defer cancel()
+
+	var s InForce
+	known, delivered, active := false, false, planes{}
+	asked := time.Now()
+	err := a.ask(ctx, func() {
+		asked = time.Now()
+		delivered, active = a.delivered, a.planes
+		s.Versions, known = a.tracker.VersionsOf(name)
+		s.Why, s.ForGood = a.tracker.Unserved(name)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !delivered:
+		return nil, a.notSynced()
+	case !known:
+		s.Why = "the agent does not have the Service"
+		if away := a.sourceAway(); away != "" {
+			s.Why += ": " + away
+		}
+	}
+	if s.Why != "" {
+		return &s, nil
+	}
+
+	for s.Why = active.behind(ctx, asked); s.Why != ""; {
+		select {
+		case <-ctx.Done():
+			return &s, nil
+		case <-time.After(inForcePause):
+		}
+		if why := active.behind(ctx, asked); ctx.Err() == nil {
+			s.Why = why
+		}
+	}
+	if active.bridge != nil {
+		s.Why = active.bridge.Uncached(ctx)
+	}
+	if s.Why == "" {
+		s.Why, err = active.refusal(ctx, name)
+	}
+	return &s, err
+}
+
+// behind returns why changes that were handed over by a time may not be in force; "": they are.
+func (p *planes) behind(ctx context.Context, by time.Time) string {
+	for _, pl := range p.all {
+		if why := pl.Behind(ctx, by); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// refusal returns why a data plane refuses a port of a Service, or what all Services share; "": none does.
+func (p *planes) refusal(ctx context.Context, name k8s.ServiceName) (string, error) {
+	for _, pl := range p.all {
+		s, err := pl.Status(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case s.Busy:
+			return "refusals by " + pl.name + " are unknown now: " + s.Why, nil
+		}
+		for _, r := range s.Refusals {
+			if r.Port.ServiceName == name || r.Port == (k8s.PortName{}) {
+				return pl.name + " refuses it: " + reasonOf(r), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// serveInForce answers GET /v1/inforce?namespace=…&name=….
+func (a *Agent) serveInForce(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	s, err := a.inForce(r.Context(), k8s.ServiceName{Namespace: q.Get("namespace"), Name: q.Get("name")})
+	reply(w, s, err)
+}
+
+// InForce asks which versions of a Service are in force.
+func (c *Caller) InForce(ctx context.Context, name k8s.ServiceName) (*InForce, error) {
+	q := url.Values{"namespace": {name.Namespace}, "name": {name.Name}}
+	return fetch[InForce](ctx, c, http.MethodGet, "/v1/inforce?"+q.Encode())
+}

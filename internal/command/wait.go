@@ -1,0 +1,340 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// newWait returns the command that waits for a Service to be in force on the nodes of a cluster.
+func newWait(on *target) *cobra.Command {
+	w := &serviceWait{nodes: on.nodes, reasons: map[string]string{}}
+	var namespace string
+	cmd := &cobra.Command{
+		Use: "wait svc/[NAMESPACE/]NAME",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError("wait takes one Service, such as svc/default/web; got %q", args)
+			}
+			return w.parse(args[0])
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if w.timeout <= 0 {
+				return usageError("--timeout %v is not positive", w.timeout)
+			}
+			w.out, w.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return w.run(cmd.Context(), namespace)
+		},
+	}
+
+	on.nodes.adapt(cmd, "only this node", "Wait until all nodes have a Service's EndpointSlices in force",
+		`wait reads a Service and its EndpointSlices, and returns when every node's agent has them in force as they were then,
+or as they became since. A pod that is in none of them, and of which no connection is left, can be deleted then without
+a failed connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first.
+Besides the rights of the other commands you need those to get Services and to list EndpointSlices in the namespace.
+Exit status: 0 in force on all nodes with a pod of nkp's, 1 not on all before --timeout or not known, with a line for
+each such node, 2 wrong usage, no such Service, or no answer of the API server.`,
+		"  kubectl nkp wait svc/default/web\n  kubectl label pod web-1 app- && "+
+			"kubectl nkp wait svc/web --without web-1 && kubectl delete pod web-1")
+	f := cmd.Flags()
+	f.StringVarP(&namespace, "namespace", "n", "", "namespace of a Service that is named without one")
+	f.StringVar(&w.without, "without", "", "first wait until no EndpointSlice of the Service names this pod")
+	f.DurationVar(&w.timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+// serviceWait is one run of the command wait.
+type serviceWait struct {
+	nodes       *nodes
+	name        k8s.ServiceName // Namespace "": not named
+	without     string          // a pod
+	timeout     time.Duration
+	out, errOut io.Writer
+	want        map[string]string // version by the name of an EndpointSlice, and of theService
+	wantList    string            // version of the list that want is from
+
+	mu      sync.Mutex        // protects reasons
+	reasons map[string]string // why a node does not have them in force; "": it does
+
+	listing sync.Mutex // held during lists; protects fresh, listed
+	fresh   map[string]string
+	listed  time.Time // when the list of fresh began
+}
+
+func (w *serviceWait) parse(text string) error {
+	kind, rest, _ := strings.Cut(text, "/")
+	namespace, name, both := strings.Cut(rest, "/")
+	if !both {
+		namespace, name = "", rest
+	}
+	if !slices.Contains([]string{"svc", "service", "services"}, kind) || name == "" ||
+		both && namespace == "" || strings.Contains(name, "/") {
+		return usageError("%q is not svc/NAME or svc/NAMESPACE/NAME", text)
+	}
+	w.without = strings.TrimPrefix(w.without, "pod/")
+	w.name = k8s.ServiceName{Namespace: namespace, Name: name}
+	return nil
+}
+
+func (w *serviceWait) run(ctx context.Context, namespace string) error {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	peers, err := w.nodes.peers(ctx)
+	if err == nil {
+		w.name.Namespace = cmp.Or(w.name.Namespace, namespace, w.nodes.namespace)
+		err = w.read(ctx)
+	}
+	if exit := (*exitError)(nil); err != nil && !errors.As(err, &exit) {
+		err = &exitError{exitUsage, err}
+	}
+	if err != nil {
+		return err
+	}
+
+	slots := make(chan struct{}, parallelNodes)
+	var all sync.WaitGroup
+	for _, p := range peers {
+		w.reasons[p.Node] = "was not asked"
+		all.Go(func() { w.await(ctx, p, slots) })
+	}
+	stop := w.showProgress(ctx)
+	all.Wait()
+	stop()
+	return w.report(ctx, peers)
+}
+
+// read reads what to wait for: the Service, and its EndpointSlices once none has the pod w.without.
+func (w *serviceWait) read(ctx context.Context) error {
+	for {
+		var with string
+		var err error
+		w.want, w.wantList, with, err = w.list(ctx)
+		if err != nil || with == "" {
+			return err
+		}
+		if !pause(ctx, waitPause) {
+			return &exitError{exitFailure, fmt.Errorf("EndpointSlice %s still names pod %s after %v",
+				with, w.without, w.timeout)}
+		}
+	}
+}
+
+// oneQuestion bounds how long one agent that does not answer keeps others from being asked.
+const oneQuestion = 10 * time.Second
+
+// await asks one agent again and again until it has in force what is wanted, or the context ends. A slot is
+// held while it is asked.
+func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
+	defer func() { p.Close() }()
+	for {
+		slots <- struct{}{}
+		asking, cancel := context.WithTimeout(ctx, min(w.nodes.timeout, oneQuestion))
+		answer, err := p.InForce(asking, w.name)
+		cancel()
+
+		why, forGood := "", false
+		if err != nil {
+			why = oneLine(err.Error())
+			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
+				p.Close()
+				p = peer{p.Node, at[0].Pod, agent.NewRemoteCaller(p.Node, at[0].Dial)}
+			}
+		} else {
+			why, forGood = answer.Why, answer.ForGood
+			if why == "" {
+				why = w.lacks(ctx, &answer.Versions)
+			}
+		}
+		<-slots
+
+		w.mu.Lock()
+		if ctx.Err() == nil || why == "" || w.reasons[p.Node] == "was not asked" {
+			w.reasons[p.Node] = why
+		}
+		w.mu.Unlock()
+		if why == "" || forGood || !pause(ctx, waitPause) {
+			return
+		}
+	}
+}
+
+// pause waits, and reports whether the context goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// lacks returns how what an agent has in force differs from what is wanted and from later states of it; "":
+// it does not. Where the versions do not say which is later, the API server is asked what there is now.
+func (w *serviceWait) lacks(ctx context.Context, answer *k8s.Versions) string {
+	have := maps.Clone(answer.EndpointSlices)
+	have[theService] = answer.Service
+
+	doubt := ""
+	now := map[string]string{} // what the agent has, if that is the present state
+	for name, want := range w.want {
+		got := have[name]
+		order, err := resourceversion.CompareResourceVersion(got, want)
+		switch {
+		case got == want || err == nil && order > 0:
+		case err == nil:
+			return fmt.Sprintf("has %s at version %s, not %s", w.object(name), got, want)
+		default:
+			now[name], doubt = got, fmt.Sprintf("has %s at version %q, not %s", w.object(name), got, want)
+		}
+	}
+	for name, got := range have {
+		order, err := resourceversion.CompareResourceVersion(got, w.wantList)
+		if w.want[name] == "" && (err != nil || order < 0) {
+			now[name], doubt = got, "still has "+w.object(name)+", which is deleted"
+		}
+	}
+	if doubt == "" {
+		return ""
+	}
+
+	present, err := w.present(ctx)
+	if err != nil {
+		return doubt + ": " + oneLine(err.Error())
+	}
+	for name, got := range now {
+		if present[name] != got {
+			return doubt
+		}
+	}
+	return ""
+}
+
+// theService is the key of the Service among the names of its EndpointSlices.
+const theService = ""
+
+func (w *serviceWait) object(name string) string {
+	if name == theService {
+		return "the Service"
+	}
+	return "EndpointSlice " + name
+}
+
+// present returns the versions that the API server had after the call.
+func (w *serviceWait) present(ctx context.Context) (map[string]string, error) {
+	called := time.Now()
+	w.listing.Lock()
+	defer w.listing.Unlock()
+	if w.listed.After(called) {
+		return w.fresh, nil
+	}
+	began := time.Now()
+	versions, _, _, err := w.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.fresh, w.listed = versions, began
+	return versions, nil
+}
+
+// list returns the versions of the Service and its EndpointSlices, that of the list, and the EndpointSlice
+// that names the pod w.without; "": none does.
+func (w *serviceWait) list(ctx context.Context) (versions map[string]string, at, with string, err error) {
+	service, err := w.nodes.cluster.Service(ctx, w.name.Namespace, w.name.Name)
+	if err != nil {
+		return nil, "", "", err
+	}
+	if service.Spec.Type == v1.ServiceTypeExternalName || service.Spec.ClusterIP == v1.ClusterIPNone {
+		return nil, "", "", fmt.Errorf("Service %s has no cluster IP: nkp does not serve it, "+
+			"and clients know its endpoints from DNS alone", w.name)
+	}
+	list, err := w.nodes.cluster.Slices(ctx, w.name.Namespace, w.name.Name)
+	if err != nil {
+		return nil, "", "", err
+	}
+
+	versions = map[string]string{theService: service.ResourceVersion}
+	for i := range list.Items {
+		s := &list.Items[i]
+		versions[s.Name] = s.ResourceVersion
+		if w.without != "" && slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
+			return e.TargetRef != nil && e.TargetRef.Kind == "Pod" && e.TargetRef.Name == w.without
+		}) {
+			with = s.Name
+		}
+	}
+	return versions, list.ResourceVersion, with, nil
+}
+
+// showProgress shows on a terminal how many nodes are waited for, until the function that it returns is
+// called.
+func (w *serviceWait) showProgress(ctx context.Context) (stop func()) {
+	if !redraws(w.errOut) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for pause(ctx, time.Second) {
+			waiting := w.waiting()
+			text := fmt.Sprintf("waiting for %s of %d: %s",
+				count(len(waiting), "node"), len(w.reasons), nameList(waiting))
+			fmt.Fprint(w.errOut, "\r"+strings.Map(printable, text)+clearToEOL)
+		}
+		fmt.Fprint(w.errOut, "\r"+clearToEOL)
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// waiting returns the nodes that do not have in force what is wanted, sorted.
+func (w *serviceWait) waiting() (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node, why := range w.reasons {
+		if why != "" {
+			names = append(names, node)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// report prints how the wait ended, and which nodes have no agent that could be asked.
+func (w *serviceWait) report(ctx context.Context, peers []peer) error {
+	waiting := w.waiting()
+	for _, node := range waiting {
+		fmt.Fprintf(w.errOut, "%s: %s\n", node, w.reasons[node])
+	}
+	if len(waiting) > 0 {
+		after := ""
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			after = " after " + w.timeout.String()
+		}
+		return fmt.Errorf("Service %s is not in force on %s of %d%s: %s", w.name,
+			count(len(waiting), "node"), len(peers), after, nameList(waiting))
+	}
+
+	fmt.Fprintf(w.out, "Service %s with %s is in force on %s\n", w.name,
+		count(len(w.want)-1, "EndpointSlice"), count(len(peers), "node"))
+	if w.nodes.node != "" {
+		return nil
+	}
+	others := w.nodes.without(ctx, peers)
+	others.write(w.out)
+	return nil
+}

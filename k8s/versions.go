@@ -1,0 +1,54 @@
+package k8s
+
+// Versions are the resourceVersions of a Service and its EndpointSlices as they were received; "" for objects
+// of manifests that have none.
+type Versions struct {
+	Service        string            `json:"service"`        // "": there is no such Service, only slices
+	EndpointSlices map[string]string `json:"endpointSlices"` // by name; not nil
+}
+
+// VersionsOf returns the Versions of a Service; ok is false if there is neither the Service nor a slice of it.
+func (t *Tracker) VersionsOf(name ServiceName) (v Versions, ok bool) {
+	v.EndpointSlices = map[string]string{}
+	s := t.services[name]
+	if s == nil {
+		return v, false
+	}
+	if s.def != nil {
+		v.Service = s.def.version
+	}
+	for _, sl := range s.slices {
+		v.EndpointSlices[sl.name] = sl.version
+	}
+	return v, s.def != nil || len(s.slices) > 0
+}
+
+// renew sets the resourceVersion of an object, and nothing else.
+func (t *Tracker) renew(ref Ref, version string) {
+	name := ServiceName{ref.Namespace, ref.Name}
+	switch ref.Kind {
+	case KindService:
+		if s := t.services[name]; s != nil && s.def != nil {
+			s.def.version = version
+		}
+	case KindEndpointSlice:
+		if s := t.services[t.sliceOf[name]]; s != nil {
+			if at, ok := s.find(ref.Name); ok {
+				s.slices[at].version = version
+			}
+		}
+	}
+}
+
+// Unserved returns why this node serves nothing of a Service; "": it serves what it has of it. forGood is set
+// if no change of the Service can mend that.
+func (t *Tracker) Unserved(name ServiceName) (why string, forGood bool) {
+	s := t.services[name]
+	switch {
+	case s == nil || s.def == nil:
+		return "", false
+	case s.def.skipped:
+		return whySkipped, true
+	}
+	return s.refused, false
+}
