@@ -24,7 +24,6 @@ import (
 // newWait returns the command that waits for a Service to be in force on the nodes of a cluster.
 func newWait(on *target) *cobra.Command {
 	w := &serviceWait{nodes: on.nodes, reasons: map[string]string{}}
-	var namespace string
 	cmd := &cobra.Command{
 		Use: "wait svc/[NAMESPACE/]NAME",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -38,7 +37,7 @@ func newWait(on *target) *cobra.Command {
 				return usageError("--timeout %v is not positive", w.timeout)
 			}
 			w.out, w.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return w.run(cmd.Context(), namespace)
+			return w.run(cmd.Context())
 		},
 	}
 
@@ -52,7 +51,6 @@ each such node, 2 wrong usage, no such Service, or no answer of the API server.`
 		"  kubectl nkp wait svc/default/web\n  kubectl label pod web-1 app- && "+
 			"kubectl nkp wait svc/web --without web-1 && kubectl delete pod web-1")
 	f := cmd.Flags()
-	f.StringVarP(&namespace, "namespace", "n", "", "namespace of a Service that is named without one")
 	f.StringVar(&w.without, "without", "", "first wait until no EndpointSlice of the Service names this pod")
 	f.DurationVar(&w.timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
@@ -91,12 +89,12 @@ func (w *serviceWait) parse(text string) error {
 	return nil
 }
 
-func (w *serviceWait) run(ctx context.Context, namespace string) error {
+func (w *serviceWait) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	peers, err := w.nodes.peers(ctx)
 	if err == nil {
-		w.name.Namespace = cmp.Or(w.name.Namespace, namespace, w.nodes.namespace)
+		w.name.Namespace = cmp.Or(w.name.Namespace, w.nodes.namespace)
 		err = w.read(ctx)
 	}
 	if exit := (*exitError)(nil); err != nil && !errors.As(err, &exit) {

@@ -1,9 +1,12 @@
 package dataplane
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -89,4 +92,55 @@ func TestUndisturbed(t *testing.T) {
 	if !disturbed() || len(in.Signal) != 1 {
 		t.Errorf("not disturbed, or %d tokens", len(in.Signal))
 	}
+}
+
+// What arrived by a time waits until it was taken and the plane has settled; what arrives later does not hold that up, and the
+// rest of what was taken in part is as old as the whole.
+func TestInboxWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := NewInbox(func(...k8s.Family) {})
+		expect := func(when string, by time.Time, want bool) {
+			t.Helper()
+			if in.Waits(by) != want {
+				t.Errorf("%s: waits is %v", when, !want)
+			}
+		}
+		now := func() time.Time {
+			time.Sleep(time.Second)
+			defer time.Sleep(time.Second)
+			return time.Now()
+		}
+		expect("before the first update", now(), true)
+		in.Put(&k8s.Model{}, portsOf(named("a")))
+		first := now()
+		expect("queued", first, true)
+		in.Take()
+		expect("taken", first, true)
+		in.Put(&k8s.Model{}, portsOf(named("b")))
+		expect("taken, and another queued", first, true)
+		in.Settled()
+		expect("settled, and another queued", first, false)
+		second := now()
+		expect("the other is queued", second, true)
+		in.Take()
+		in.Settled()
+		expect("all settled", now(), false)
+
+		large := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+		for i := range 3 {
+			n := named(fmt.Sprint("large", i))
+			large.Ports[n] = &k8s.ServicePort{Name: n, Cost: Portion, ServiceCost: 3 * Portion}
+		}
+		in.Put(&k8s.Model{}, large)
+		third := now()
+		parts := 0
+		for ; in.Take() != nil; parts++ {
+			expect(fmt.Sprint("part ", parts), third, true)
+			in.Settled()
+		}
+		if parts < 2 {
+			t.Errorf("taken in %d parts", parts)
+		}
+		expect("all parts", third, false)
+	})
 }

@@ -61,11 +61,11 @@ func (s *store) Replace(list []any, _ string) error {
 		}
 		s.objects[ref] = print
 		s.kept.add(ref.Namespace, print.size)
-		op := k8s.Upsert
-		if known {
-			op = k8s.Renew
+		if !known {
+			changes = append(changes, k8s.Change{Op: k8s.Upsert, Ref: ref, Object: object})
+		} else if s.of.versioned() {
+			changes = append(changes, k8s.Change{Op: k8s.Renew, Ref: ref, Object: object})
 		}
-		changes = append(changes, k8s.Change{Op: op, Ref: ref, Object: object})
 	}
 
 	for ref := range gone {
@@ -104,7 +104,9 @@ func (s *store) Update(o any) error {
 	print := s.fingerprintOf(object)
 	before, had := s.objects[ref]
 	if had && before == print {
-		s.apply(k8s.Change{Op: k8s.Renew, Ref: ref, Object: object})
+		if s.of.versioned() {
+			s.apply(k8s.Change{Op: k8s.Renew, Ref: ref, Object: object})
+		}
 		return nil
 	}
 	s.objects[ref] = print

@@ -44,13 +44,13 @@ func TestStore(t *testing.T) {
 	_ = s.Replace([]any{object("a", "1", 80), object("b", "2", 80), "no object"}, "2")
 	expect("upsert a 1, upsert b 2")
 	_ = s.Update(object("a", "3", 80)) // only what is trimmed changed
-	expect("")
+	expect("renew a 3")
 	_ = s.Update(object("a", "4", 81))
 	expect("upsert a 4")
 	_ = s.Add(object("c", "5", 80))
 	expect("upsert c 5")
 	_ = s.Replace([]any{object("a", "6", 81), object("c", "7", 82), object("d", "8", 80)}, "8") // after a gap in the watch
-	expect("delete b, upsert c 7, upsert d 8")
+	expect("delete b, renew a 6, upsert c 7, upsert d 8")
 	_ = s.Delete(object("d", "9", 80))
 	expect("delete d")
 	_ = s.Add(object("d", "10", 80))

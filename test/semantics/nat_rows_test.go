@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -368,5 +370,57 @@ func TestRow24MovedFrontends(t *testing.T) {
 		c.serve(service("again", clusterIP(1), udp), c.there)
 		c.apply()
 		answered(t, "a ClusterIP that is given again", kept, c.there, false)
+	})
+}
+
+// silent is a subtest: from some time on the flows are not answered any more, though their endpoint goes on serving.
+func silent(t *testing.T, what string, fs []*flow) {
+	t.Helper()
+	t.Run(what, func(t *testing.T) {
+		for _, f := range fs {
+			for range 2 {
+				wait.NoError(t, what, func() error {
+					if who, err := f.ask(resend); err == nil {
+						return fmt.Errorf("%s: still answered by %q", f.what, who)
+					}
+					return nil
+				})
+			}
+		}
+	})
+}
+
+// Entries of UDP clients that keep sending go with their Service or its port, whether the Service or its EndpointSlices are
+// deleted first. Kubernetes does so since 1.38.
+func TestRow24DeletedServices(t *testing.T) {
+	onEveryPlane(t, func(t *testing.T, c *cluster) {
+		udp := protocol(v1.ProtocolUDP)
+		first := c.serve(service("first", clusterIP(1), udp, everywhere(1)), c.here)
+		last := c.serve(service("last", clusterIP(2), udp, everywhere(2)), c.here)
+		both := []v1.ServicePort{{Name: "a", Protocol: v1.ProtocolUDP, Port: 80}, {Name: "b", Protocol: v1.ProtocolUDP, Port: 81}}
+		c.serve(service("two", clusterIP(3), ports(both...)), c.here)
+		c.serve(service("steady", clusterIP(4), udp), c.here)
+		c.apply()
+
+		all := func(n int) []*flow {
+			cluster, node, external, lb := c.frontends(n)
+			return append(c.flows(t, c.pod, cluster, external, lb), c.flows(t, c.External, node, external, lb)...)
+		}
+		ofFirst, ofLast := all(1), all(2)
+		ofPort, steady := c.flows(t, c.pod, clusterIP(3).on(81)), c.flows(t, c.pod, clusterIP(3).on(80), clusterIP(4).on(80))
+		answered(t, "at first", slices.Concat(ofFirst, ofLast, ofPort, steady), c.here, true)
+
+		delete(c.objects, harness.Key(first)) // its slices stay
+		c.endpoints(last)
+		c.put(service("two", clusterIP(3), ports(both[:1]...)))
+		c.apply()
+		silent(t, "a deleted Service's, though there are its EndpointSlices", ofFirst)
+		silent(t, "a deleted port's", ofPort)
+
+		c.remove(first, last)
+		c.apply()
+		silent(t, "a Service's whose EndpointSlices went before", ofLast)
+		silent(t, "a deleted Service's", ofFirst)
+		answered(t, "others' stay", steady, c.here, true)
 	})
 }
