@@ -184,8 +184,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 // lacks returns how what an agent has in force differs from what is wanted and from later states of it; "":
 // it does not. Where the versions do not say which is later, the API server is asked what there is now.
 func (w *serviceWait) lacks(ctx context.Context, answer *k8s.Versions) string {
-	have := maps.Clone(answer.EndpointSlices)
-	have[theService] = answer.Service
+	have := map[string]string{theService: answer.Service}
+	maps.Copy(have, answer.EndpointSlices)
 
 	doubt := ""
 	now := map[string]string{} // what the agent has, if that is the present state
