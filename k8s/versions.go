@@ -40,15 +40,14 @@ func (t *Tracker) renew(ref Ref, version string) {
 	}
 }
 
-// Unserved returns why this node serves nothing of a Service; "": it serves what it has of it. forGood is set
-// if no change of the Service can mend that.
-func (t *Tracker) Unserved(name ServiceName) (why string, forGood bool) {
+// Unserved returns why this node serves nothing of a Service; "": it serves what it has of it.
+func (t *Tracker) Unserved(name ServiceName) string {
 	s := t.services[name]
 	switch {
 	case s == nil || s.def == nil:
-		return "", false
+		return ""
 	case s.def.skipped:
-		return whySkipped, true
+		return whySkipped
 	}
-	return s.refused, false
+	return s.refused
 }

@@ -57,7 +57,7 @@ func TestVersions(t *testing.T) {
 	expect("", nil)
 
 	apply(k8s.Upsert, service("left", "9"))
-	if why, forGood := tr.Unserved(k8s.ServiceName{Namespace: "default", Name: "left"}); why == "" || !forGood {
-		t.Errorf("a Service that is left to another program: %q, %v", why, forGood)
+	if tr.Unserved(k8s.ServiceName{Namespace: "default", Name: "left"}) == "" {
+		t.Error("a Service that is left to another program counts as served")
 	}
 }

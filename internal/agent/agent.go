@@ -215,6 +215,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.events.Node(apiserver.EventNormal, "Starting", "StartServiceProxy",
 		"nkp "+Version+" serves Services here: "+a.reason)
 
+	if a.auto && a.mode != mode.Windows {
+		// kube-proxy's Event since 1.38, where no mode is named. It warns because its default will change.
+		a.events.Node(apiserver.EventNormal, "KubeProxyDefaultMode", "StartServiceProxy",
+			"no mode is named (--mode): nkp chose "+string(a.mode)+", because "+a.reason)
+	}
+
 	g, ctx := errgroup.WithContext(ctx)
 	a.spawn = func(run func(context.Context) error) { g.Go(func() error { return run(ctx) }) }
 	g.Go(func() error { return a.source.Run(ctx, a.box) })

@@ -12,9 +12,8 @@ import (
 // InForce answers which versions of a Service and its EndpointSlices are in force on a node.
 type InForce struct {
 	k8s.Versions // as received; in force if Why is ""
-	// Why says why they are not in force, or not known to be. ForGood: no time mends that.
-	Why     string `json:"why,omitempty"`
-	ForGood bool   `json:"forGood,omitempty"`
+	// Why says why they are not in force, or not known to be.
+	Why string `json:"why,omitempty"`
 }
 
 // How long a question waits for the data planes to have in force what came before it, and how often it looks.
@@ -37,7 +36,7 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*InForce, er
 		asked = time.Now()
 		delivered, active = a.delivered, a.planes
 		s.Versions, known = a.tracker.VersionsOf(name)
-		s.Why, s.ForGood = a.tracker.Unserved(name)
+		s.Why = a.tracker.Unserved(name)
 	})
 	switch {
 	case err != nil:

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/singleflight"
 	v1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
@@ -69,9 +69,7 @@ type serviceWait struct {
 	mu      sync.Mutex        // protects reasons
 	reasons map[string]string // why a node does not have them in force; "": it does
 
-	listing sync.Mutex // held during lists; protects fresh, listed
-	fresh   map[string]string
-	listed  time.Time // when the list of fresh began
+	listing singleflight.Group // of lists for agents whose state is in doubt
 }
 
 func (w *serviceWait) parse(text string) error {
@@ -117,17 +115,11 @@ func (w *serviceWait) run(ctx context.Context) error {
 }
 
 // read reads what to wait for: the Service, and its EndpointSlices once none has the pod w.without.
-func (w *serviceWait) read(ctx context.Context) error {
+func (w *serviceWait) read(ctx context.Context) (err error) {
 	for {
-		var with string
-		var err error
-		w.want, w.wantList, with, err = w.list(ctx)
-		if err != nil || with == "" {
+		w.want, w.wantList, err = w.list(ctx)
+		if exit := (*exitError)(nil); !errors.As(err, &exit) || !pause(ctx, waitPause) {
 			return err
-		}
-		if !pause(ctx, waitPause) {
-			return &exitError{exitFailure, fmt.Errorf("EndpointSlice %s still names pod %s after %v",
-				with, w.without, w.timeout)}
 		}
 	}
 }
@@ -145,18 +137,15 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 		answer, err := p.InForce(asking, w.name)
 		cancel()
 
-		why, forGood := "", false
+		var why string
 		if err != nil {
 			why = oneLine(err.Error())
 			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
 				p.Close()
 				p = peer{p.Node, at[0].Pod, agent.NewRemoteCaller(p.Node, at[0].Dial)}
 			}
-		} else {
-			why, forGood = answer.Why, answer.ForGood
-			if why == "" {
-				why = w.lacks(ctx, &answer.Versions)
-			}
+		} else if why = answer.Why; why == "" {
+			why = w.lacks(ctx, &answer.Versions)
 		}
 		<-slots
 
@@ -165,7 +154,7 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 			w.reasons[p.Node] = why
 		}
 		w.mu.Unlock()
-		if why == "" || forGood || !pause(ctx, waitPause) {
+		if why == "" || !pause(ctx, waitPause) {
 			return
 		}
 	}
@@ -181,101 +170,86 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// theService is the key of the Service among the names of its EndpointSlices.
+const theService = ""
+
 // lacks returns how what an agent has in force differs from what is wanted and from later states of it; "":
 // it does not. Where the versions do not say which is later, the API server is asked what there is now.
 func (w *serviceWait) lacks(ctx context.Context, answer *k8s.Versions) string {
 	have := map[string]string{theService: answer.Service}
 	maps.Copy(have, answer.EndpointSlices)
+	both := maps.Clone(w.want)
+	maps.Copy(both, have)
 
-	doubt := ""
-	now := map[string]string{} // what the agent has, if that is the present state
-	for name, want := range w.want {
-		got := have[name]
+	var doubtful []string
+	for name := range both {
+		got, want := have[name], cmp.Or(w.want[name], w.wantList) // a slice that came later than the list
 		order, err := resourceversion.CompareResourceVersion(got, want)
 		switch {
-		case got == want || err == nil && order > 0:
-		case err == nil:
-			return fmt.Sprintf("has %s at version %s, not %s", w.object(name), got, want)
-		default:
-			now[name], doubt = got, fmt.Sprintf("has %s at version %q, not %s", w.object(name), got, want)
+		case err != nil && got != want:
+			doubtful = append(doubtful, name)
+		case err == nil && order < 0:
+			return w.differs(name, got)
 		}
 	}
-	for name, got := range have {
-		order, err := resourceversion.CompareResourceVersion(got, w.wantList)
-		if w.want[name] == "" && (err != nil || order < 0) {
-			now[name], doubt = got, "still has "+w.object(name)+", which is deleted"
-		}
-	}
-	if doubt == "" {
+	if len(doubtful) == 0 {
 		return ""
 	}
 
-	present, err := w.present(ctx)
-	if err != nil {
-		return doubt + ": " + oneLine(err.Error())
-	}
-	for name, got := range now {
-		if present[name] != got {
-			return doubt
+	present, err, _ := w.listing.Do("", func() (any, error) {
+		versions, _, err := w.list(ctx)
+		return versions, err
+	})
+	for _, name := range doubtful {
+		if why := w.differs(name, have[name]); err != nil {
+			return why + ": " + oneLine(err.Error())
+		} else if present.(map[string]string)[name] != have[name] {
+			return why
 		}
 	}
 	return ""
 }
 
-// theService is the key of the Service among the names of its EndpointSlices.
-const theService = ""
-
-func (w *serviceWait) object(name string) string {
+// differs names an object that an agent has at another version than is wanted.
+func (w *serviceWait) differs(name, got string) string {
+	object := "EndpointSlice " + name
 	if name == theService {
-		return "the Service"
+		object = "the Service"
 	}
-	return "EndpointSlice " + name
+	if w.want[name] == "" {
+		return "has " + object + ", which is deleted"
+	}
+	return fmt.Sprintf("has %s at version %q, not %s", object, got, w.want[name])
 }
 
-// present returns the versions that the API server had after the call.
-func (w *serviceWait) present(ctx context.Context) (map[string]string, error) {
-	called := time.Now()
-	w.listing.Lock()
-	defer w.listing.Unlock()
-	if w.listed.After(called) {
-		return w.fresh, nil
-	}
-	began := time.Now()
-	versions, _, _, err := w.list(ctx)
-	if err != nil {
-		return nil, err
-	}
-	w.fresh, w.listed = versions, began
-	return versions, nil
-}
-
-// list returns the versions of the Service and its EndpointSlices, that of the list, and the EndpointSlice
-// that names the pod w.without; "": none does.
-func (w *serviceWait) list(ctx context.Context) (versions map[string]string, at, with string, err error) {
+// list returns the versions of the Service and its EndpointSlices, and that of the list. A slice that names
+// the pod w.without is an exitError.
+func (w *serviceWait) list(ctx context.Context) (versions map[string]string, at string, err error) {
 	service, err := w.nodes.cluster.Service(ctx, w.name.Namespace, w.name.Name)
 	if err != nil {
-		return nil, "", "", err
+		return nil, "", err
 	}
 	if service.Spec.Type == v1.ServiceTypeExternalName || service.Spec.ClusterIP == v1.ClusterIPNone {
-		return nil, "", "", fmt.Errorf("Service %s has no cluster IP: nkp does not serve it, "+
+		return nil, "", fmt.Errorf("Service %s has no cluster IP: nkp does not serve it, "+
 			"and clients know its endpoints from DNS alone", w.name)
 	}
 	list, err := w.nodes.cluster.Slices(ctx, w.name.Namespace, w.name.Name)
 	if err != nil {
-		return nil, "", "", err
+		return nil, "", err
 	}
 
 	versions = map[string]string{theService: service.ResourceVersion}
 	for i := range list.Items {
 		s := &list.Items[i]
 		versions[s.Name] = s.ResourceVersion
-		if w.without != "" && slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
-			return e.TargetRef != nil && e.TargetRef.Kind == "Pod" && e.TargetRef.Name == w.without
-		}) {
-			with = s.Name
+		for _, e := range s.Endpoints {
+			if t := e.TargetRef; w.without != "" && t != nil && t.Kind == "Pod" && t.Name == w.without {
+				return nil, "", &exitError{exitFailure,
+					fmt.Errorf("EndpointSlice %s still names pod %s", s.Name, w.without)}
+			}
 		}
 	}
-	return versions, list.ResourceVersion, with, nil
+	return versions, list.ResourceVersion, nil
 }
 
 // showProgress shows on a terminal how many nodes are waited for, until the function that it returns is

@@ -62,12 +62,12 @@ func TestWaitCompares(t *testing.T) {
 	}{
 		{"the same", "5", []string{"a=6"}, nil, map[string]string{"a": "6"}, "", 0},
 		{"a later state", "5", []string{"a=6"}, nil, map[string]string{"a": "12"}, "", 0},
-		{"an earlier state", "5", []string{"a=12"}, nil, map[string]string{"a": "6"}, "EndpointSlice a at version 6, not 12", 0},
-		{"the Service is older", "4", []string{"a=6"}, nil, map[string]string{"a": "6"}, "the Service at version 4, not 5", 0},
+		{"an earlier state", "5", []string{"a=12"}, nil, map[string]string{"a": "6"}, "EndpointSlice a at version \"6\", not 12", 0},
+		{"the Service is older", "4", []string{"a=6"}, nil, map[string]string{"a": "6"}, "the Service at version \"4\", not 5", 0},
 		{"a slice has not come", "5", []string{"a=6"}, []string{"a=6"}, nil, `EndpointSlice a at version "", not 6`, 1},
 		{"a slice was deleted since", "5", []string{"a=6", "b=7"}, []string{"a=6"}, map[string]string{"a": "6"}, "", 1},
 		{"a slice has come since", "5", []string{"a=6"}, nil, map[string]string{"a": "6", "c": "11"}, "", 0},
-		{"a deleted slice is left", "5", []string{"a=6"}, []string{"a=6"}, map[string]string{"a": "6", "c": "9"}, "EndpointSlice c, which is deleted", 1},
+		{"a deleted slice is left", "5", []string{"a=6"}, []string{"a=6"}, map[string]string{"a": "6", "c": "9"}, "EndpointSlice c, which is deleted", 0},
 		{"another version that is none to compare, and present", "5", []string{"a=x"}, []string{"a=y"}, map[string]string{"a": "y"}, "", 1},
 		{"another version that is none to compare, and not present", "5", []string{"a=x"}, []string{"a=y"}, map[string]string{"a": "w"}, "EndpointSlice a at version", 1},
 	} {
@@ -107,7 +107,7 @@ func TestWaitStatus(t *testing.T) {
 		{"wait svc/default/headless", exitUsage, "Service default/headless has no cluster IP"},
 		{"wait svc/web --timeout 1s", exitFailure, "node-1: nkp on node node-1: pod nkp-1 is Failed"},
 		{"wait svc/web --timeout 1s -n shop", exitFailure, "Service shop/web is not in force on 1 node of 1 after 1s: node-1"},
-		{"wait svc/web --timeout 1s --without pod/web-1", exitFailure, "EndpointSlice a still names pod web-1 after 1s"},
+		{"wait svc/web --timeout 1s --without pod/web-1", exitFailure, "EndpointSlice a still names pod web-1"},
 		{"wait service/1web --timeout 1s", exitUsage, "not found"},
 	} {
 		var out, errOut bytes.Buffer

@@ -49,7 +49,9 @@ func resourcesOf(c kubernetes.Interface, services, node string) []resource {
 }
 
 // versioned reports whether the resourceVersions of the kind are followed (k8s.Versions).
-func (r *resource) versioned() bool { return r.kind == k8s.KindService || r.kind == k8s.KindEndpointSlice }
+func (r *resource) versioned() bool {
+	return r.kind == k8s.KindService || r.kind == k8s.KindEndpointSlice
+}
 
 // cidrRecheck is how often a server without ServiceCIDRs is asked whether it has them now.
 const cidrRecheck = 10 * time.Minute
