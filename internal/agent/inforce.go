@@ -45,9 +45,6 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*InForce, er
 		return nil, a.notSynced()
 	case !known:
 		s.Why = "the agent does not have the Service"
-		if away := a.sourceAway(); away != "" {
-			s.Why += ": " + away
-		}
 	}
 	if s.Why != "" {
 		return &s, nil

@@ -30,14 +30,18 @@ func newWait(on *target) *cobra.Command {
 			if len(args) != 1 {
 				return usageError("wait takes one Service, such as svc/default/web; got %q", args)
 			}
-			return w.parse(args[0])
+			if err := w.parse(args[0], "default"); err != nil {
+				return usageError("%w", err)
+			}
+			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if w.timeout <= 0 {
 				return usageError("--timeout %v is not positive", w.timeout)
 			}
 			w.out, w.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return w.run(cmd.Context())
+			w.without = strings.TrimPrefix(w.without, "pod/")
+			return w.run(cmd.Context(), args[0])
 		},
 	}
 
@@ -59,7 +63,7 @@ each such node, 2 wrong usage, no such Service, or no answer of the API server.`
 // serviceWait is one run of the command wait.
 type serviceWait struct {
 	nodes       *nodes
-	name        k8s.ServiceName // Namespace "": not named
+	name        k8s.ServiceName
 	without     string          // a pod
 	timeout     time.Duration
 	out, errOut io.Writer
@@ -72,27 +76,21 @@ type serviceWait struct {
 	listing singleflight.Group // of lists for agents whose state is in doubt
 }
 
-func (w *serviceWait) parse(text string) error {
-	kind, rest, _ := strings.Cut(text, "/")
-	namespace, name, both := strings.Cut(rest, "/")
-	if !both {
-		namespace, name = "", rest
-	}
-	if !slices.Contains([]string{"svc", "service", "services"}, kind) || name == "" ||
-		both && namespace == "" || strings.Contains(name, "/") {
-		return usageError("%q is not svc/NAME or svc/NAMESPACE/NAME", text)
-	}
-	w.without = strings.TrimPrefix(w.without, "pod/")
-	w.name = k8s.ServiceName{Namespace: namespace, Name: name}
-	return nil
+// parse reads the argument: svc/NAMESPACE/NAME, or svc/NAME in a namespace.
+func (w *serviceWait) parse(text, namespace string) (err error) {
+	w.name, err = k8s.ParseServiceName(strings.TrimPrefix(inNamespace(text, "svc/", namespace), "svc/"))
+	return err
 }
 
-func (w *serviceWait) run(ctx context.Context) error {
+func (w *serviceWait) run(ctx context.Context, service string) error {
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	peers, err := w.nodes.peers(ctx)
 	if err == nil {
-		w.name.Namespace = cmp.Or(w.name.Namespace, w.nodes.namespace)
+		err = w.parse(service, w.nodes.namespace)
+	}
+	if err == nil {
 		err = w.read(ctx)
 	}
 	if exit := (*exitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -105,14 +103,18 @@ func (w *serviceWait) run(ctx context.Context) error {
 	slots := make(chan struct{}, parallelNodes)
 	var all sync.WaitGroup
 	for _, p := range peers {
-		w.reasons[p.Node] = "was not asked"
+		w.reasons[p.Node] = notAsked
+	}
+	for _, p := range peers {
 		all.Go(func() { w.await(ctx, p, slots) })
 	}
 	stop := w.showProgress(ctx)
 	all.Wait()
 	stop()
-	return w.report(ctx, peers)
+	return w.report(ctx, peers, time.Since(begun))
 }
+
+const notAsked = "was not asked"
 
 // read reads what to wait for: the Service, and its EndpointSlices once none has the pod w.without.
 func (w *serviceWait) read(ctx context.Context) (err error) {
@@ -150,7 +152,7 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 		<-slots
 
 		w.mu.Lock()
-		if ctx.Err() == nil || why == "" || w.reasons[p.Node] == "was not asked" {
+		if ctx.Err() == nil || why == "" || w.reasons[p.Node] == notAsked {
 			w.reasons[p.Node] = why
 		}
 		w.mu.Unlock()
@@ -230,7 +232,7 @@ func (w *serviceWait) list(ctx context.Context) (versions map[string]string, at 
 		return nil, "", err
 	}
 	if service.Spec.Type == v1.ServiceTypeExternalName || service.Spec.ClusterIP == v1.ClusterIPNone {
-		return nil, "", fmt.Errorf("Service %s has no cluster IP: nkp does not serve it, "+
+		return nil, "", fmt.Errorf("svc/%s has no cluster IP: nkp does not serve it, "+
 			"and clients know its endpoints from DNS alone", w.name)
 	}
 	list, err := w.nodes.cluster.Slices(ctx, w.name.Namespace, w.name.Name)
@@ -287,21 +289,17 @@ func (w *serviceWait) waiting() (names []string) {
 }
 
 // report prints how the wait ended, and which nodes have no agent that could be asked.
-func (w *serviceWait) report(ctx context.Context, peers []peer) error {
+func (w *serviceWait) report(ctx context.Context, peers []peer, took time.Duration) error {
 	waiting := w.waiting()
 	for _, node := range waiting {
 		fmt.Fprintf(w.errOut, "%s: %s\n", node, w.reasons[node])
 	}
 	if len(waiting) > 0 {
-		after := ""
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			after = " after " + w.timeout.String()
-		}
-		return fmt.Errorf("Service %s is not in force on %s of %d%s: %s", w.name,
-			count(len(waiting), "node"), len(peers), after, nameList(waiting))
+		return fmt.Errorf("svc/%s is not in force on %s of %d after %v: %s", w.name,
+			count(len(waiting), "node"), len(peers), took.Round(time.Second), nameList(waiting))
 	}
 
-	fmt.Fprintf(w.out, "Service %s with %s is in force on %s\n", w.name,
+	fmt.Fprintf(w.out, "svc/%s with %s is in force on %s\n", w.name,
 		count(len(w.want)-1, "EndpointSlice"), count(len(peers), "node"))
 	if w.nodes.node != "" {
 		return nil

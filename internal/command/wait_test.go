@@ -100,15 +100,15 @@ func TestWaitStatus(t *testing.T) {
 		error  string
 	}{
 		{"wait", exitUsage, "takes one Service"},
-		{"wait web", exitUsage, `"web" is not svc/NAME`},
-		{"wait svc//web", exitUsage, "is not svc/NAME"},
+		{"wait web", exitUsage, `"web" is not NAMESPACE/NAME`},
+		{"wait svc//web", exitUsage, "is not NAMESPACE/NAME"},
 		{"wait svc/web --timeout 0s", exitUsage, "is not positive"},
 		{"wait svc/wbe", exitUsage, `services "wbe" not found`},
-		{"wait svc/default/headless", exitUsage, "Service default/headless has no cluster IP"},
+		{"wait svc/default/headless", exitUsage, "svc/default/headless has no cluster IP"},
 		{"wait svc/web --timeout 1s", exitFailure, "node-1: nkp on node node-1: pod nkp-1 is Failed"},
-		{"wait svc/web --timeout 1s -n shop", exitFailure, "Service shop/web is not in force on 1 node of 1 after 1s: node-1"},
+		{"wait svc/web --timeout 1s -n shop", exitFailure, "svc/shop/web is not in force on 1 node of 1 after 1s: node-1"},
 		{"wait svc/web --timeout 1s --without pod/web-1", exitFailure, "EndpointSlice a still names pod web-1"},
-		{"wait service/1web --timeout 1s", exitUsage, "not found"},
+		{"wait svc/1web --timeout 1s", exitUsage, "not found"},
 	} {
 		var out, errOut bytes.Buffer
 		status := Main("kubectl-nkp", append(strings.Fields(x.args), "--server", url, "--kubeconfig", "/dev/null"), &out, &errOut)

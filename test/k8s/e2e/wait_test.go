@@ -79,7 +79,7 @@ func TestWait(t *testing.T) {
 	const vip = "172.16.0.10:80"
 
 	out, errOut, status := c.plugin("wait", "svc/web")
-	if status != 0 || has(out, "Service default/web with 1 EndpointSlice is in force on 2 nodes") != nil {
+	if status != 0 || has(out, "svc/default/web with 1 EndpointSlice is in force on 2 nodes") != nil {
 		t.Fatalf("wait: %d, %s%s", status, out, errOut)
 	}
 	out, _, _ = c.plugin("services", "web", "-o", "json")
@@ -94,7 +94,7 @@ func TestWait(t *testing.T) {
 	must(t, two.agent.Freeze())
 	c.takeOut(web[0][0])
 	out, errOut, status = c.plugin("wait", "svc/web", "--without", web[0][0].Name, "--timeout", "5s")
-	if status != 1 || has(errOut, "two: ", "Service default/web is not in force on 1 node of 2 after 5s: two") != nil {
+	if status != 1 || has(errOut, "two: ", "svc/default/web is not in force on 1 node of 2 after 5s: two") != nil {
 		t.Errorf("wait while an agent is frozen: %d, %s%s", status, out, errOut)
 	}
 	must(t, two.agent.Thaw())
