@@ -7,7 +7,8 @@ type Versions struct {
 	EndpointSlices map[string]string `json:"endpointSlices"` // by name; not nil
 }
 
-// VersionsOf returns the Versions of a Service; ok is false if there is neither the Service nor a slice of it.
+// VersionsOf returns the Versions of a Service; ok is false if there is neither the Service nor a slice of
+// it.
 func (t *Tracker) VersionsOf(name ServiceName) (v Versions, ok bool) {
 	v.EndpointSlices = map[string]string{}
 	s := t.services[name]

@@ -1,15 +1,20 @@
 package command
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -77,6 +82,7 @@ func TestCompletion(t *testing.T) {
 		{"trace --socket " + socket + " --from pod|", "pod/default/web-1"},
 		{"trace --socket " + socket + " --to svc/d|", "svc/default/web:80"},
 		{"trace --socket " + socket + " --to |", "svc/default/web:80 svc/kube-system/dns:dns"},
+		{"trace --socket " + serveService(t, "1web") + " --to svc/default/1|", "svc/default/1web:80"},
 		{"services --socket /nonexistent |", ""},
 		{"services --socket " + hangs + " |", ""},
 	} {
@@ -89,5 +95,41 @@ func TestCompletion(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// serveService answers as an agent that serves one Service does, and returns its socket.
+func serveService(t *testing.T, name string) string {
+	s := info(name, nil)
+	s.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
+	return serveAgent(t, map[string]http.HandlerFunc{"/v1/services": func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(listOf(time.Now(), s))
+	}})
+}
+
+// Names of Services that begin with a digit (KEP-5311) are accepted in manifests, flags and arguments, and by kubectl's plugin.
+func TestRelaxedNames(t *testing.T) {
+	manifest := filepath.Join(t.TempDir(), "web.yaml")
+	must(t, os.WriteFile(manifest, []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"1web","namespace":"default"},
+		"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}]}}`), 0o600))
+	socket := serveService(t, "1web")
+	for _, x := range []struct {
+		args, want string
+		status     int
+	}{
+		{"plan --manifests " + manifest + " -o json", `"name": "1web"`, exitOK},
+		{"plan --manifests " + manifest + " -o ofctl", "10.96.0.1", exitOK},
+		{"plan --manifests " + manifest + " -o nft", "10.96.0.1", exitOK},
+		{"plan --manifests " + manifest + " -o iptables", "default/1web", exitOK},
+		{"plan --manifests " + manifest + " -o json --skip-services default/1web", `"services": []`, exitOK},
+		{"trace --manifests " + manifest + " --from 10.0.0.5 --to svc/default/1web", "default/1web", exitOK},
+		{"trace --manifests " + manifest + " --from 10.0.0.5 --to default/1web:80", "default/1web", exitOK},
+		{"services --socket " + socket + " 1web", "default/1web", exitOK},
+		{"services --socket " + socket + " default/1web", "default/1web", exitOK},
+	} {
+		out, errOut, status := say(strings.Fields(x.args)...)
+		if status != x.status || !strings.Contains(out, x.want) {
+			t.Errorf("nkp %s: %d, want %d and %q in\n%s%s", x.args, status, x.status, x.want, out, errOut)
+		}
 	}
 }

@@ -46,16 +46,16 @@ func newWait(on *target) *cobra.Command {
 	}
 
 	on.nodes.adapt(cmd, "only this node", "Wait until all nodes have a Service's EndpointSlices in force",
-		`wait reads a Service and its EndpointSlices, and returns when every node's agent has them in force as they were then,
-or as they became since. A pod that is in none of them, and of which no connection is left, can be deleted then without
-a failed connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first.
-Besides the rights of the other commands you need those to get Services and to list EndpointSlices in the namespace.
-Exit status: 0 in force on all nodes with a pod of nkp's, 1 not on all before --timeout or not known, with a line for
-each such node, 2 wrong usage, no such Service, or no answer of the API server.`,
+		`wait reads a Service and its EndpointSlices, and returns when every node's agent has them in force as
+they were then, or as they became since. A pod that is in none of them can then be deleted without a failed
+connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first. You
+also need the rights to get Services and to list EndpointSlices. Exit status: 0 in force on all nodes with a
+pod of nkp's, 1 not on all before --timeout or not known, 2 no such Service, or no answer.`,
 		"  kubectl nkp wait svc/default/web\n  kubectl label pod web-1 app- && "+
 			"kubectl nkp wait svc/web --without web-1 && kubectl delete pod web-1")
 	f := cmd.Flags()
-	f.StringVar(&w.without, "without", "", "first wait until no EndpointSlice of the Service names this pod")
+	f.StringVar(&w.without, "without", "",
+		"first wait until no EndpointSlice of the Service names this pod")
 	f.DurationVar(&w.timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }

@@ -94,7 +94,8 @@ func (s *store) apply(changes ...k8s.Change) {
 // Add is part of cache.ReflectorStore.
 func (s *store) Add(o any) error { return s.Update(o) }
 
-// Update is part of cache.ReflectorStore. Of changes of trimmed fields it passes on the resourceVersion alone.
+// Update is part of cache.ReflectorStore. Of changes of trimmed fields it passes on the resourceVersion
+// alone.
 func (s *store) Update(o any) error {
 	trim(o)
 	object, ref, ok := apiObject(o)

@@ -62,6 +62,9 @@ func TestTakenPort(t *testing.T) {
 	must(t, err)
 	node.UID = types.UID(node.Name) // as the kubelet has it, and "kubectl describe" looks for
 	c.eventually("the Node has an Event", func() error { return c.event(node, v1.EventTypeNormal, "Starting", "nkp ") })
+	c.eventually("the Node has an Event about the mode that nkp chose", func() error {
+		return c.event(node, v1.EventTypeNormal, "KubeProxyDefaultMode", "nkp chose ovs")
+	})
 
 	must(t, taken.Close())
 	c.eventually("status takes it back", func() error { return hasNot(c.status(), text) }) // nkp looks every 30 s
