@@ -150,3 +150,45 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// A plane is behind while a family has not in force what had come by then, and no longer for what comes later. A family that the node
+// cannot serve is not waited for.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(fakeKernel{}, DefaultOptions())
+		must(t, err)
+		now := func() time.Time { time.Sleep(time.Second); defer time.Sleep(time.Second); return time.Now() }
+		update := func() time.Time {
+			c := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+			for _, f := range dataplane.Families {
+				n := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Protocol: "TCP", Family: f}
+				c.Ports[n] = &k8s.ServicePort{Name: n}
+			}
+			p.Update(&k8s.Model{}, c)
+			return now()
+		}
+		expect := func(when string, by time.Time, want string) {
+			t.Helper()
+			if got := p.Behind(t.Context(), by); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		settle := func(f k8s.Family) { p.inbox[f].Take(); p.inbox[f].Settled() }
+
+		expect("before the first update", now(), "IPv")
+		first := update()
+		expect("queued", first, "IPv")
+		settle(k8s.IPv4)
+		expect("one family in force", first, "IPv6: the rules are not in step yet")
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.LastError = "no such table" })
+		expect("the other failed", first, "no such table")
+		settle(k8s.IPv6)
+		expect("both in force", first, "")
+		second := update()
+		expect("another update, asked for the first", first, "")
+		expect("another update", second, "IPv")
+		settle(k8s.IPv4)
+		p.drop(k8s.IPv6)
+		expect("the node cannot serve the other", second, "")
+	})
+}

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/mode"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// slowPlane has what came to it in force after a while, and refuses a Service.
+type slowPlane struct {
+	dataplane.Plane
+	begun   time.Time
+	after   time.Duration // since begun
+	refused k8s.ServiceName
+}
+
+func (p *slowPlane) Behind(_ context.Context, by time.Time) string {
+	if !by.Before(p.begun) && time.Since(p.begun) < p.after {
+		return "not all changes are on the switch yet"
+	}
+	return ""
+}
+
+func (p *slowPlane) Status(context.Context) (dataplane.Status, error) {
+	if p.refused == (k8s.ServiceName{}) {
+		return dataplane.Status{}, nil
+	}
+	return dataplane.Status{Refusals: []dataplane.Refusal{{Port: k8s.PortName{ServiceName: p.refused}, Reason: "bad group"}}}, nil
+}
+
+// An answer comes once every plane has in force what came before the question, and not what comes later; or after inForceWait, with the
+// reason. What this node does not have, leaves to others, or refuses is said.
+func TestInForce(t *testing.T) {
+	for _, x := range []struct {
+		name, service string
+		after         time.Duration // of the plane that is slow
+		why           string
+		took          time.Duration
+	}{
+		{"at once", "web", 0, "", 0},
+		{"after a while", "web", time.Second, "", time.Second},
+		{"not in time", "web", time.Minute, "not all changes are on the switch yet", inForceWait},
+		{"refused", "bad", 0, "the switch refuses it: bad group", 0},
+		{"left to another program", "left", 0, "--skip-services leaves it to another program", 0},
+		{"not here", "none", time.Minute, "the agent does not have the Service", 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bad := k8s.ServiceName{Namespace: "default", Name: "bad"}
+				a := &Agent{asks: make(chan func()), delivered: true, tracker: k8s.NewTracker(k8s.Options{
+					SkipServices: []k8s.ServiceName{{Namespace: "default", Name: "left"}}})}
+				a.planes = planes{all: []plane{
+					{&slowPlane{refused: bad}, kinds[mode.OVS]}, {&slowPlane{begun: time.Now(), after: x.after}, kinds[mode.NFTables]},
+				}}
+				for _, name := range []string{"web", "bad", "left"} {
+					a.tracker.SetService(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "7"},
+						Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1"}}, k8s.Origin{})
+				}
+				go func() { // the loop
+					for f := range a.asks {
+						f()
+					}
+				}()
+				defer close(a.asks)
+
+				begun := time.Now()
+				s, err := a.inForce(t.Context(), k8s.ServiceName{Namespace: "default", Name: x.service})
+				must(t, err)
+				if took := time.Since(begun); !strings.HasPrefix(s.Why, x.why) || (s.Why == "") != (x.why == "") || took != x.took {
+					t.Errorf("%q after %v; want %q after %v", s.Why, took, x.why, x.took)
+				}
+				if x.service != "none" && s.Service != "7" {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
