@@ -64,7 +64,7 @@ pod of nkp's, 1 not on all before --timeout or not known, 2 no such Service, or 
 type serviceWait struct {
 	nodes       *nodes
 	name        k8s.ServiceName
-	without     string          // a pod
+	without     string // a pod
 	timeout     time.Duration
 	out, errOut io.Writer
 	want        map[string]string // version by the name of an EndpointSlice, and of theService

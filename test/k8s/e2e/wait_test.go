@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -117,7 +118,8 @@ func TestWait(t *testing.T) {
 	c.replaceWeb(clients, web, vip)
 }
 
-// replaceWeb replaces one pod after the other while clients of both nodes ask the Service.
+// replaceWeb replaces one pod after the other while clients of both nodes ask the Service. Each time the agent of one node learns
+// of it late.
 func (c *cluster) replaceWeb(clients [2]*testbed.Pod, web [2][]*testbed.Pod, vip string) {
 	c.t.Helper()
 	var asking []*client
@@ -135,11 +137,16 @@ func (c *cluster) replaceWeb(clients [2]*testbed.Pod, web [2][]*testbed.Pod, vip
 	for ; asked() < need || rounds < 4; rounds++ {
 		at := rounds % 2
 		old := web[at][len(web[at])-1]
+		late := c.nodes[(rounds/2)%2].agent
+		must(c.t, late.Freeze())
 		c.takeOut(old)
+		thawed := make(chan error, 1)
+		time.AfterFunc(time.Second, func() { thawed <- late.Thaw() })
 		if out, errOut, status := c.plugin("wait", "svc/web", "--without", "pod/"+old.Name); status != 0 {
 			c.t.Fatalf("wait: %d, %s%s", status, out, errOut)
 		}
 		must(c.t, c.nodes[at].RemovePod(old))
+		must(c.t, <-thawed)
 		c.deletePod(old)
 		delete(c.serving, old)
 		web[at][len(web[at])-1] = c.addWeb(c.nodes[at], fmt.Sprintf("web-%d-%d", at, 10+rounds))
