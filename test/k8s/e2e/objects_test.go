@@ -51,7 +51,7 @@ func (c *cluster) createPod(p *testbed.Pod, app string) {
 }
 
 // createPodOn tells the API about a pod of a node, as its kubelet would, and has it serve on a port.
-func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]string, port int) {
+func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]string, port int) *testbed.Server {
 	c.t.Helper()
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: "default", Labels: labels},
@@ -66,11 +66,12 @@ func (c *cluster) createPodOn(node string, p *testbed.Pod, labels map[string]str
 	if p.IP6.IsValid() {
 		created.Status.PodIPs = append(created.Status.PodIPs, v1.PodIP{IP: p.IP6.String()})
 	}
-	_, err = p.ServeTCP(port) // it serves before it is ready
+	server, err := p.ServeTCP(port) // it serves before it is ready
 	must(c.t, err)
 	c.serving[p] = uint16(port)
 	_, err = c.client.CoreV1().Pods("default").UpdateStatus(c.ctx, created, metav1.UpdateOptions{})
 	must(c.t, err)
+	return server
 }
 
 // deletePod takes a pod from the API, as its kubelet would at the end. In the bed it goes on serving: who still asks it is seen.

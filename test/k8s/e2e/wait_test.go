@@ -18,7 +18,7 @@ import (
 )
 
 // newWaitStory starts two nodes with nkp, three pods of the Service web on each, and a client.
-func newWaitStory(t *testing.T) (c *cluster, clients [2]*testbed.Pod, web [2][]*testbed.Pod) {
+func newWaitStory(t *testing.T) (c *cluster, clients [2]*testbed.Pod, web [2][]webPod) {
 	t.Helper()
 	spec := func(name string, n int) nodeSpec {
 		return nodeSpec{name, testbed.Options{Standalone: true, IPv4: testbed.Addressing{
@@ -48,23 +48,35 @@ func newWaitStory(t *testing.T) (c *cluster, clients [2]*testbed.Pod, web [2][]*
 	}
 	for _, client := range clients {
 		c.eventually("web is served", func() error {
-			return c.answers(client.Host, "172.16.0.10:80", slices.Concat(web[0], web[1])...)
+			return c.answers(client.Host, "172.16.0.10:80", podsOf(web)...)
 		})
 	}
 	return c, clients, web
 }
 
+// webPod is a pod of the Service web, and the process in it.
+type webPod struct {
+	*testbed.Pod
+	server *testbed.Server
+}
+
+func podsOf(web [2][]webPod) (pods []*testbed.Pod) {
+	for _, p := range slices.Concat(web[0], web[1]) {
+		pods = append(pods, p.Pod)
+	}
+	return pods
+}
+
 // addWeb adds a pod of the Service web to a node.
-func (c *cluster) addWeb(n *node, name string) *testbed.Pod {
+func (c *cluster) addWeb(n *node, name string) webPod {
 	c.t.Helper()
 	p, err := n.AddPod(testbed.PodSpec{Name: name, NoIPv6: true})
 	must(c.t, err)
-	c.createPodOn(n.name, p, map[string]string{"app": "web"}, targetPort)
-	return p
+	return webPod{p, c.createPodOn(n.name, p, map[string]string{"app": "web"}, targetPort)}
 }
 
 // takeOut changes the label of a pod so that no Service has it.
-func (c *cluster) takeOut(p *testbed.Pod) {
+func (c *cluster) takeOut(p webPod) {
 	c.t.Helper()
 	_, err := c.client.CoreV1().Pods("default").Patch(c.ctx, p.Name, types.MergePatchType,
 		[]byte(`{"metadata": {"labels": {"app": "none"}}}`), metav1.PatchOptions{})
@@ -114,13 +126,13 @@ func TestWait(t *testing.T) {
 		t.Errorf("wait once it goes on: %d, %s%s", status, out, errOut)
 	}
 
-	web[0] = []*testbed.Pod{web[0][2], c.addWeb(one, "web-0-3")}
+	web[0] = []webPod{web[0][2], c.addWeb(one, "web-0-3")}
 	c.replaceWeb(clients, web, vip)
 }
 
 // replaceWeb replaces one pod after the other while clients of both nodes ask the Service. Each time the agent of one node learns
 // of it late.
-func (c *cluster) replaceWeb(clients [2]*testbed.Pod, web [2][]*testbed.Pod, vip string) {
+func (c *cluster) replaceWeb(clients [2]*testbed.Pod, web [2][]webPod, vip string) {
 	c.t.Helper()
 	var asking []*client
 	for range nightly.Count(1, 6) {
@@ -145,12 +157,13 @@ func (c *cluster) replaceWeb(clients [2]*testbed.Pod, web [2][]*testbed.Pod, vip
 		if out, errOut, status := c.plugin("wait", "svc/web", "--without", "pod/"+old.Name); status != 0 {
 			c.t.Fatalf("wait: %d, %s%s", status, out, errOut)
 		}
-		must(c.t, c.nodes[at].RemovePod(old))
+		must(c.t, old.server.Close()) // a connection that comes now is refused
 		must(c.t, <-thawed)
-		c.deletePod(old)
-		delete(c.serving, old)
+		must(c.t, c.nodes[at].RemovePod(old.Pod))
+		c.deletePod(old.Pod)
+		delete(c.serving, old.Pod)
 		web[at][len(web[at])-1] = c.addWeb(c.nodes[at], fmt.Sprintf("web-%d-%d", at, 10+rounds))
-		c.eventually("the new pod is asked", func() error { return c.answers(clients[at].Host, vip, slices.Concat(web[0], web[1])...) })
+		c.eventually("the new pod is asked", func() error { return c.answers(clients[at].Host, vip, podsOf(web)...) })
 	}
 
 	total := 0
