@@ -141,18 +141,8 @@ func (t *Tracker) delete(ref Ref) {
 
 // move changes the origin of an object and of the warnings about it, and nothing else.
 func (t *Tracker) move(ref Ref, origin Origin) {
-	name := ServiceName{ref.Namespace, ref.Name}
+	t.with(ref, func(d *serviceDef) { d.origin = origin }, func(sl *slice) { sl.origin = origin })
 	switch ref.Kind {
-	case KindService:
-		if s := t.services[name]; s != nil && s.def != nil {
-			s.def.origin = origin
-		}
-	case KindEndpointSlice:
-		if s := t.services[t.sliceOf[name]]; s != nil {
-			if at, ok := s.find(ref.Name); ok {
-				s.slices[at].origin = origin
-			}
-		}
 	case KindNode:
 		if n := t.nodes[ref.Name]; n != nil {
 			n.origin = origin
@@ -163,6 +153,23 @@ func (t *Tracker) move(ref Ref, origin Origin) {
 		}
 	}
 	t.warnings.move(ref, origin)
+}
+
+// with calls one of the functions for a Service or an EndpointSlice that there is.
+func (t *Tracker) with(ref Ref, service func(*serviceDef), endpoints func(*slice)) {
+	name := ServiceName{ref.Namespace, ref.Name}
+	switch ref.Kind {
+	case KindService:
+		if s := t.services[name]; s != nil && s.def != nil {
+			service(s.def)
+		}
+	case KindEndpointSlice:
+		if s := t.services[t.sliceOf[name]]; s != nil {
+			if at, ok := s.find(ref.Name); ok {
+				endpoints(s.slices[at])
+			}
+		}
+	}
 }
 
 // SetService adds or replaces a Service.

@@ -26,19 +26,7 @@ func (t *Tracker) VersionsOf(name ServiceName) (v Versions, ok bool) {
 
 // renew sets the resourceVersion of an object, and nothing else.
 func (t *Tracker) renew(ref Ref, version string) {
-	name := ServiceName{ref.Namespace, ref.Name}
-	switch ref.Kind {
-	case KindService:
-		if s := t.services[name]; s != nil && s.def != nil {
-			s.def.version = version
-		}
-	case KindEndpointSlice:
-		if s := t.services[t.sliceOf[name]]; s != nil {
-			if at, ok := s.find(ref.Name); ok {
-				s.slices[at].version = version
-			}
-		}
-	}
+	t.with(ref, func(d *serviceDef) { d.version = version }, func(sl *slice) { sl.version = version })
 }
 
 // Unserved returns why this node serves nothing of a Service; "": it serves what it has of it.
