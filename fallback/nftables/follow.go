@@ -36,7 +36,7 @@ func OfDevice(device string) ([]string, error) {
 // port, differ from those that the model calls for, as Diff does. Elements that are not in the model are not
 // looked for. The zero name is of no Service port.
 func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]string, error) {
-	o.KeepInvalid = o.KeepInvalid || fallback.IsLiberal()
+	o.KeepInvalid, o.Canary = o.KeepInvalid || fallback.IsLiberal(), false
 	conn, err := netlink.Open()
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func TestStory(t *testing.T) {
 	}
 	rest := out.String()
 	for _, want := range []string{
-		`"nkp diff" finds the switch in step after [0-9.]+ m?s: [1-9]\d* flows, 2 groups`,
+		`"nkp diff" finds the switch in step after [0-9.]+ m?s: [1-9]\d* flows, [1-9]\d* groups`,
 		`default/frontend +NodePort +172\.16\.92\.224 +80:30784/TCP +172\.18\.0\.20:80 +other node`,
 		`default/redis-slave +ClusterIP +172\.16\.67\.204 +6379/TCP`,
 		`7bt7k +this node +#+ +\d+ +\d+ %\n.*v7889 +this node +#+ +\d+ +\d+ %\n.*nbmvp +other node +#+ +\d+ +\d+ %\n`,

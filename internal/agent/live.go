@@ -110,7 +110,7 @@ func (s *Settings) bridgeOf(ctx context.Context, now *planes, db *ovsdb.Switch) 
 		return LiveDifferences(&d), err
 	}
 
-	sw.Unmarks, sw.Timeouts = now.bridge.Unmarks, now.bridge.Timeouts
+	sw.Returns, sw.Timeouts = now.bridge.Returns, now.bridge.Timeouts
 	return sw, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -31,6 +33,7 @@ type search struct {
 	beyond
 	set    *Settings
 	conn   *ofctrl.Conn
+	sent   []netip.Addr // source addresses of the packets that beyond.returns is about; nil: any
 	pause  func() error // between two parts
 	sizes  [256]uint32  // of the tables
 	left   uint32       // flows that may still be read
@@ -46,7 +49,7 @@ func (s *search) note(by offender, does *flow.Effects) {
 	if s.stateful == nil && (does.Conntrack || by.group == "" && by.Match.CTState.Value != 0) {
 		s.stateful = &by
 	}
-	if s.returns == nil && s.set.Layout.Returns(does) {
+	if s.returns == nil && s.set.Layout.Returns(does) && s.mayMeet(by.Match.Src) {
 		s.returns = &by
 	}
 
@@ -71,6 +74,11 @@ func (s *search) note(by offender, does *flow.Effects) {
 	if !all && s.unread == "" {
 		s.unread = fmt.Sprintf("more than %d groups", len(s.leads))
 	}
+}
+
+// mayMeet reports whether one of the packets can have a source address in src; the zero Prefix is all.
+func (s *search) mayMeet(src netip.Prefix) bool {
+	return s.sent == nil || !src.IsValid() || slices.ContainsFunc(s.sent, src.Contains)
 }
 
 // groupsAtOnce is how many groups are read between two pauses.
@@ -113,16 +121,18 @@ func (s *search) readTable(ctx context.Context) error {
 	}, s.pause)
 }
 
-// beyond reads what the flows of others do with packets that nkp has passed on. It calls pause between two
-// parts of them; an error of pause ends it.
-func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() error) (beyond, error) {
+// beyond reads what the flows of others do with packets that nkp has passed on; beyond.returns is about those
+// sent from some addresses (nil: any). It calls pause between two parts of them; an error of pause ends it.
+func (s *Settings) beyond(
+	ctx context.Context, conn *ofctrl.Conn, sent []netip.Addr, pause func() error,
+) (beyond, error) {
 	first, ok := s.Layout.ExitTable()
 	if !ok {
 		return beyond{}, nil
 	}
 
 	w := &search{
-		set: s, conn: conn, pause: pause, left: ofctrl.MaxForeign,
+		set: s, conn: conn, sent: sent, pause: pause, left: ofctrl.MaxForeign,
 		tables: []uint8{first}, leads: map[uint32]*flow.Flow{},
 	}
 	for _, t := range append(s.Layout.Tables(), first) {
@@ -146,9 +156,10 @@ func (s *Settings) beyond(ctx context.Context, conn *ofctrl.Conn, pause func() e
 	return w.beyond, err
 }
 
-// WhyUnmarked returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
-func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, error) {
-	b, err := s.beyond(ctx, conn, func() error { return nil })
+// WhyReturns returns why a packet that nkp has passed on, sent from one of some addresses (nil: any), may come
+// back to nkp's flows; "": it does not. A flow of others that changes the source address is not looked for.
+func (s *Settings) WhyReturns(ctx context.Context, conn *ofctrl.Conn, sent []netip.Addr) (string, error) {
+	b, err := s.beyond(ctx, conn, sent, func() error { return nil })
 	switch {
 	case err != nil:
 		return "", err
@@ -162,9 +173,9 @@ func (s *Settings) WhyUnmarked(ctx context.Context, conn *ofctrl.Conn) (string, 
 	return "", nil
 }
 
-// Unmarks is Settings.WhyUnmarked for the plane's switch. It reads beside the loop, because changes must not
+// Returns is Settings.WhyReturns for the plane's switch. It reads beside the loop, because changes must not
 // wait for the flows of others.
-func (p *Plane) Unmarks(ctx context.Context) (why string, err error) {
+func (p *Plane) Returns(ctx context.Context, sent []netip.Addr) (why string, err error) {
 	if err := p.Answers(ctx); err != nil {
 		return "", err
 	}
@@ -172,7 +183,7 @@ func (p *Plane) Unmarks(ctx context.Context) (why string, err error) {
 	if conn == nil {
 		return "", p.notConnected()
 	}
-	return p.set.WhyUnmarked(ctx, conn)
+	return p.set.WhyReturns(ctx, conn, sent)
 }
 
 // Consequence is what becomes of policies that use conntrack, for packets through Services.
@@ -199,7 +210,7 @@ func (g *programmer) lookBeyond(ctx context.Context, pause func()) {
 		return
 	}
 	conn := g.conn
-	found, err := g.set.beyond(ctx, conn, func() error {
+	found, err := g.set.beyond(ctx, conn, nil, func() error {
 		if pause(); g.conn != conn {
 			return errOvertaken
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -373,7 +374,9 @@ func (s *settings) compareBridge(
 		d, err := s.Compare(ctx, conn, sw, compiler)
 		return agent.LiveDifferences(&d), err
 	}
-	ls.Unmarks = func(ctx context.Context) (string, error) { return s.WhyUnmarked(ctx, conn) }
+	ls.Returns = func(ctx context.Context, sent []netip.Addr) (string, error) {
+		return s.WhyReturns(ctx, conn, sent)
+	}
 
 	if err := ls.Compare(ctx, q, r); err != nil {
 		return err

@@ -28,7 +28,7 @@ func (s *Switch) Leaving(
 		return ""
 	}
 	d, err := s.Diff(ctx)
-	if s.mayLoop(ctx, trace.NewLive(), d, err) {
+	if s.mayLoop(ctx, trace.NewLive(), s.sources(q, r, d), d, err) {
 		return ""
 	}
 	walks, _, err := s.follow(ctx, p, q)

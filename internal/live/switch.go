@@ -33,8 +33,9 @@ type Switch struct {
 	Timeouts func(ctx context.Context) (map[string]int, error)
 	// Diff compares all of the bridge's flows and groups with the desired ones.
 	Diff func(ctx context.Context) (*Differences, error)
-	// Unmarks returns why a packet that nkp has passed on may come back to nkp's flows; "": it does not.
-	Unmarks func(ctx context.Context) (string, error)
+	// Returns returns why a packet that nkp has passed on, sent from one of some addresses (nil: any), may
+	// come back to nkp's flows; "": it does not.
+	Returns func(ctx context.Context, sent []netip.Addr) (string, error)
 }
 
 // Nothing is the comparison for a packet that comes to nothing that nkp installs.
@@ -73,7 +74,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	l.Step("bridge %s, by port %s: %s", s.Bridge, p.inPort, q)
 
 	d, err := s.Diff(ctx)
-	if s.mayLoop(ctx, l, d, err) {
+	if s.mayLoop(ctx, l, s.sources(q, r, d), d, err) {
 		s.usage(ctx, l, r)
 		s.connections(ctx, l, q, r)
 		return nil
@@ -105,9 +106,11 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 
 // mayLoop reports whether the packet must not be followed, and why: ofproto/trace has no limit for packets
 // that come back from conntrack (Open vSwitch: ofproto/ofproto-dpif-trace.c, ofproto_trace). A flow that
-// leads back makes it run without end, in ovs-vswitchd's main thread, until memory is exhausted. Groups of
-// others are not looked at.
-func (s *Switch) mayLoop(ctx context.Context, l *trace.Live, d *Differences, err error) bool {
+// leads back makes it run without end, in ovs-vswitchd's main thread, until memory is exhausted. sent are the
+// source addresses that the packet can have on its way.
+func (s *Switch) mayLoop(
+	ctx context.Context, l *trace.Live, sent []netip.Addr, d *Differences, err error,
+) bool {
 	const unfollowed = "the packet is not followed: ovs-vswitchd could follow it without end " +
 		"(ofproto/trace), and hang"
 
@@ -128,7 +131,7 @@ func (s *Switch) mayLoop(ctx context.Context, l *trace.Live, d *Differences, err
 	}
 
 	if l.Agrees {
-		why, err := s.Unmarks(ctx)
+		why, err := s.Returns(ctx, sent)
 		switch {
 		case err != nil:
 			l.Differ("%s, and the flows of others cannot be checked: %v", unfollowed, err)
@@ -141,6 +144,24 @@ func (s *Switch) mayLoop(ctx context.Context, l *trace.Live, d *Differences, err
 		l.Verdict = trace.Uncertain
 	}
 	return !l.Agrees
+}
+
+// sources returns the source addresses that the packet and its answer can have on their way; nil: any, because
+// nkp's own flows are not as they should be.
+func (s *Switch) sources(q trace.Question, r *trace.Result, d *Differences) []netip.Addr {
+	if d == nil || !d.Own.Empty() {
+		return nil
+	}
+	sent := slices.Concat([]netip.Addr{q.From.Addr(), q.To.Addr()}, s.Config.LocalIPs, s.Config.NodeIPs,
+		s.Config.HairpinIPs)
+	for _, text := range r.Endpoints {
+		e, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil
+		}
+		sent = append(sent, e.Addr())
+	}
+	return sent
 }
 
 // enter returns where and with which Ethernet addresses the packet enters the bridge.
