@@ -67,7 +67,8 @@ func (p *Plane) WhyLost(
 	case !known || !still || !answers:
 		return ""
 	case is.Sent == was.Sent:
-		return fmt.Sprintf("port %s has sent no packet: its state or its QoS keeps it back", port.Name)
+		return fmt.Sprintf("port %s has sent no packet: its state or its QoS keeps it back, "+
+			"or a flow of others sends it elsewhere (nkp trace --live)", port.Name)
 	}
 	return fmt.Sprintf("port %s sent it to the pod, and conntrack took none of the packets that came back "+
 		"by the port (%d) for an answer: the pod has no route to %s, "+

@@ -76,6 +76,33 @@ func parseLearned(line string) (port uint32, mac net.HardwareAddr, ok bool) {
 	return uint32(n), mac, err == nil && macErr == nil
 }
 
+// PortNumbers returns the datapath's numbers of a bridge's ports, as datapath actions have them, by their
+// OpenFlow numbers. Ports that are not the datapath's, such as patch ports, are left out.
+func (t Tracker) PortNumbers(ctx context.Context, bridge string) (map[uint32]string, error) {
+	numbers, within := map[uint32]string{}, false
+	err := t.lines(ctx, "dpif/show", nil, func(line []byte) error {
+		if name, isBridge := strings.CutSuffix(strings.TrimSpace(string(line)), ":"); isBridge {
+			within = name == bridge
+		} else if port, number, ok := parsePortNumber(string(line)); ok && within {
+			numbers[port] = number
+		}
+		return nil
+	})
+	return numbers, err
+}
+
+// parsePortNumber reads a line of dpif/show: name, OpenFlow number/datapath number: (type).
+func parsePortNumber(line string) (port uint32, number string, ok bool) {
+	words := strings.Fields(line)
+	if len(words) < 3 || !strings.HasSuffix(words[1], ":") {
+		return 0, "", false
+	}
+	of, number, _ := strings.Cut(strings.TrimSuffix(words[1], ":"), "/")
+	n, err := strconv.ParseUint(of, 10, 32)
+	_, none := strconv.ParseUint(number, 10, 32)
+	return uint32(n), number, err == nil && none == nil
+}
+
 // Count returns the number of connections in all zones. The kernel datapath does not support this: the
 // command fails.
 func (t Tracker) Count(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-nconns") }

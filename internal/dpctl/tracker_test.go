@@ -4,8 +4,10 @@ package dpctl
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -148,6 +150,26 @@ LOCAL     0  02:00:00:00:00:02    1
 		if want := "11 02:00:00:00:00:11\n12 02:00:00:00:00:12\n"; got != want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// dpif/show of 3.1: the ports of another bridge, and patch ports, are left out.
+func TestPortNumbers(t *testing.T) {
+	text, err := json.Marshal(`netdev@ovs-netdev: hit:0 missed:0
+  br-ex:
+    br-ex 65534/6: (tap)
+    pod-12 12/7: (system)
+  br-int:
+    br-int 65534/2: (tap)
+    patch-ex 3/none: (patch: peer=patch-int)
+    pod-11 11/5: (system: n_rxq=1)
+    vxlan 4/8: (vxlan: remote_ip=10.0.0.1)
+`)
+	must(t, err)
+	path := daemon(t, says(fmt.Sprintf(`{"id":0,"error":null,"result":%s}`, text)))
+	got, err := (Tracker{Control: path}).PortNumbers(t.Context(), "br-int")
+	if want := map[uint32]string{65534: "2", 11: "5", 4: "8"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }
 

@@ -21,7 +21,9 @@ type view struct {
 	r *trace.Result
 	// inPort is the number of the port by which the packet enters, or LOCAL.
 	inPort string
-	walks  []*walk // at least one; those of all endpoints begin alike
+	// ports are the datapath's numbers of the bridge's ports, by their OpenFlow numbers.
+	ports map[uint32]string
+	walks []*walk // at least one; those of all endpoints begin alike
 	// differences are the switch's, before the packet was followed.
 	differences *Differences
 	// doubt is set if something may keep the packet, or its answer, from arriving, although the switch sends
@@ -156,6 +158,11 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 	case w.refused():
 		return trace.Uncertain, "it goes to a controller: " + last.String()
 	case len(ports) > 0 && w.endpoint.IsValid():
+		if pod, here := v.pod(w.endpoint.Addr()); here && !ours && v.missed(last, ports, pod) {
+			return trace.Uncertain, fmt.Sprintf("it leaves by the datapath's port %s, "+
+				"not by that of the endpoint, OpenFlow port %d: %s",
+				strings.Join(ports, ", "), pod.OFPort, v.foreignFlowText(last))
+		}
 		return trace.Deliver, ""
 	case len(ports) > 0 && pipeline.ReadMark(w.reg1).Service:
 		return trace.Uncertain, "it leaves without translation"
@@ -178,6 +185,17 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 		return trace.Drop, v.foreignFlowText(last)
 	}
 	return trace.Drop, "by nkp's flow " + last.String()
+}
+
+// missed reports whether a foreign flow, which decided by which of the datapath's ports a packet to a pod
+// leaves, left the pod's out. Where the flow leaves that to MAC learning, several ports may be the pod's (a
+// bond). Without local delivery the packet comes to the pod by the router.
+func (v *view) missed(h *hit, ports []string, pod pipeline.Pod) bool {
+	if h.normal() || !v.Config.LocalDelivery && slices.Contains(ports, v.ports[v.Config.Uplink]) {
+		return false
+	}
+	number, known := v.ports[pod.OFPort]
+	return known && !slices.Contains(ports, number)
 }
 
 // foreignFlowText describes a foreign flow, and what to do about it.

@@ -85,7 +85,12 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 		return err
 	}
 
-	v := &view{Switch: s, Live: l, r: r, inPort: p.inPort, walks: walks, differences: d}
+	ports, err := s.Tracker.PortNumbers(ctx, s.Bridge)
+	if err != nil {
+		return err
+	}
+
+	v := &view{Switch: s, Live: l, r: r, inPort: p.inPort, ports: ports, walks: walks, differences: d}
 	v.narrate(ctx)
 	if left > 0 {
 		l.Step("followed for %d values of the datapath's hash, of %d", len(walks), len(walks)+left)
@@ -99,8 +104,11 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	list := s.connections(ctx, l, q, r)
 	// With a consistent choice and no client port, the packet may go to another node.
 	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) {
-		return v.reply(ctx, q, list)
+		if err := v.reply(ctx, q, list); err != nil {
+			return err
+		}
 	}
+	v.neighbours(ctx, q)
 	return nil
 }
 

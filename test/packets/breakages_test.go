@@ -129,6 +129,25 @@ func onLoopback(c *scene, t *testing.T) {
 	c.serveWebAt(t, p)
 }
 
+const (
+	leavesElsewhere = `the packet may not arrive: it leaves by the datapath's port \d+, not by that of the ` +
+		`endpoint, OpenFlow port 11: by another owner's flow: cookie=0x77,table=0,priority=1`
+	notSent = `last seen leaving by port 13 to MAC 02:00:00:00:00:11; port pod-11 has sent no packet: .*, ` +
+		`or a flow of others sends it elsewhere`
+)
+
+// lessNeighbours adds another owner's flow to table 0, below nkp's, and has the pods forget what they know of
+// their neighbours.
+func lessNeighbours(flow string) func(c *scene, t *testing.T) {
+	return func(c *scene, t *testing.T) {
+		ofctl("add-flow", "br-int", "cookie=0x77,priority=1,"+flow)(c, t)
+		c.uncached(t)
+		for _, p := range c.pods {
+			c.ip(t, p.Host, "neigh", "flush", "all")
+		}
+	}
+}
+
 var breakages = []breakage{
 	{name: "VLAN tag on the endpoint's port", gate: true, does: vsctl("set", "Port", "pod-11", "tag=7"),
 		pods:   `pod-11 .* 7 +up +limited\n +PROBLEM: Port has tag 7`,
@@ -177,6 +196,29 @@ var breakages = []breakage{
 	{name: "a table's flows deleted", again: true, does: ofctl("del-flows", "br-int", "table=30"), trace: `does not agree: `, status: `repaired [1-9]`, diff: `(?m)^\+ `, works: true},
 	{name: "another owner's drop", does: ofctl("add-flow", "br-int", "cookie=0x77,table=30,priority=65000,ip,actions=drop"),
 		status: `flows of other owners in nkp's tables: 1`, trace: `by another owner's flow: cookie=0x77`, diff: `^! another owner's flow`},
+	{name: "another owner's drop of what the uplink brings", gate: true,
+		options: testbed.Options{Standalone: true}, does: lessNeighbours("in_port=1,actions=drop"),
+		trace: `not known to arrive: ARP between 10\.0\.0\.12 and its next hop behind the uplink fails, ` +
+			`because the answer to it is taken by another owner's flow: cookie=0x77,table=0,priority=1`},
+	{name: "another owner's drop of what the uplink brings", kind: "IPv6",
+		options: testbed.Options{Standalone: true}, does: lessNeighbours("in_port=1,actions=drop"),
+		trace: `not known to arrive: neighbour discovery between 10\.0\.0\.12 and its next hop behind ` +
+			`the uplink fails, because the answer to it is taken by another owner's flow: cookie=0x77`},
+	{name: "another owner's drop of ARP requests",
+		options: testbed.Options{Standalone: true}, does: lessNeighbours("arp,arp_op=1,actions=drop"),
+		trace: `ARP between 10\.0\.0\.12 and .* because its request is taken`},
+	{name: "another owner's flow that sends ARP answers to another pod",
+		options: testbed.Options{Standalone: true}, does: lessNeighbours("arp,arp_op=2,actions=output:13"),
+		trace: `ARP between 10\.0\.0\.12 and .* because the answer to it is taken`},
+	{name: "another owner's flow that sends packets to another pod", gate: true,
+		options: testbed.Options{Standalone: true},
+		does:    ofctl("add-flow", "br-int", "cookie=0x77,priority=1,ip,nw_dst=10.0.0.11,actions=output:13"),
+		trace:   leavesElsewhere, probe: notSent},
+	{name: "another owner's flow that sends packets to another pod", kind: "IPv6",
+		options: testbed.Options{Standalone: true},
+		does: ofctl("add-flow", "br-int",
+			"cookie=0x77,priority=1,ipv6,ipv6_dst=fd00:a::11,actions=output:13"),
+		trace: leavesElsewhere, probe: notSent},
 	{name: "fail_mode secure", does: vsctl("set-fail-mode", "br-int", "secure"), works: true, unnamed: "it does no harm: nkp has a flow of its own for what is not for a Service"},
 	{name: "an unreachable controller, fail_mode standalone", options: testbed.Options{Standalone: true}, does: vsctl("set-controller", "br-int", "tcp:127.0.0.1:1", "--",
 		"set", "Controller", "br-int", "inactivity_probe=0"), status: `no controller serves it`, trace: `no controller serves it`, diff: `no controller serves it`},
