@@ -484,6 +484,9 @@ func (b *builder) routes() {
 		}
 		priority := prioRoute + uint16(r.Dst.Bits())
 		m.EthDst = NextHopMAC
+		if r.Closed {
+			b.add(tableDeliver, priority, 0, m)
+		}
 		if r.MAC.IsZero() {
 			m.EthDst = b.NodeMAC
 			b.add(tableDeliver, priority, 0, m, flow.ClearInPort{}, flow.Output{Port: flow.PortLocal})

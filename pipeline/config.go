@@ -19,6 +19,9 @@ type Pod struct {
 type Route struct {
 	Dst netip.Prefix
 	MAC flow.MAC // zero: not known; the kernel gets the packet
+	// Closed is set if the kernel sends nothing there (blackhole, unreachable, prohibit). It gets what comes
+	// from others, and what the node sends is dropped.
+	Closed bool
 }
 
 // Config is the pipeline's input besides the Services. The zero value of a field means unknown; flows that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -51,6 +52,12 @@ func (s *Settings) compare(
 		}
 		if err := sw.Compare(ctx, q, r); err != nil {
 			return err
+		}
+		if r.Verdict == trace.Deliver && !r.PodHere(&m.Node) {
+			live.Closed(func(ip netip.Addr) bool {
+				_, is := db.PortByIP(ip)
+				return is || slices.Contains(m.Node.Local, ip)
+			}, r)
 		}
 		return s.CompareOwn(ctx, m, q, r)
 

@@ -44,8 +44,17 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	configured := !cfg.GatewayMAC.IsZero()
 	cfg.NoRouter = !configured && !k.network.DefaultRouteOn(sw.Bridge)
 
-	var list []pipeline.Route
+	list := k.closed(link.Index)
+	if n, example := k.count(cfg, sw, func(by int) bool { return by == 0 }); n > 0 {
+		warnings = append(warnings, fmt.Sprintf("the kernel sends nothing to %d endpoints, such as %s: "+
+			"their route is a blackhole, unreachable or prohibit one (ip route get %[2]s); "+
+			"the bridge sends them nothing from the node, or from outside, either", n, example))
+	}
+
 	seen := map[netip.Prefix]bool{} // the first route to a prefix counts
+	for _, r := range list {
+		seen[r.Dst] = true
+	}
 	for _, r := range k.network.Routes {
 		isDefault := r.Dst.Bits() == 0
 		if r.Link != link.Index || r.Protocol == routeProtocol || isDefault && configured || seen[r.Dst] {
@@ -78,7 +87,8 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	}
 
 	list = append(list, k.stations(cfg, sw, link.Index)...)
-	if n := k.countElsewhere(cfg, sw, link.Index); n > 0 && cfg.NoRouter {
+	byOther := func(by int) bool { return by != 0 && by != link.Index }
+	if n, _ := k.count(cfg, sw, byOther); n > 0 && cfg.NoRouter {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints "+
 			"by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac",
@@ -105,6 +115,33 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 
 	cfg.Routes = distinctRoutes(list, cfg.GatewayMAC)
 	return warnings
+}
+
+// closed returns the routes by which the kernel sends nothing, and those of other links within them, which
+// the bridge serves by its router.
+func (k *kernel) closed(link int) (list []pipeline.Route) {
+	first := map[netip.Prefix]bool{}
+	var within node.Longest[bool]
+	var others []netip.Prefix
+	for _, r := range k.network.Routes { // longer prefixes first
+		if r.Dst.Bits() == 0 || r.Protocol == routeProtocol || first[r.Dst] {
+			continue
+		}
+		first[r.Dst] = true
+		if r.Link == 0 {
+			list = append(list, pipeline.Route{Dst: r.Dst, Closed: true})
+			within.Put(r.Dst, true)
+		} else if r.Link != link {
+			others = append(others, r.Dst)
+		}
+	}
+
+	for _, p := range others {
+		if is, _ := within.At(p.Addr()); is {
+			list = append(list, pipeline.Route{Dst: p})
+		}
+	}
+	return list
 }
 
 // ports returns the ports to masquerade with: those that the kernel gives to no connection of the node. Zero:
@@ -174,24 +211,29 @@ func (k *kernel) stations(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (lis
 	return list
 }
 
-// countElsewhere returns how many endpoints the kernel reaches by other links than the bridge's, but pods on
-// the bridge and the node itself, to which the bridge delivers.
-func (k *kernel) countElsewhere(cfg *pipeline.Config, sw *ovsdb.Switch, link int) (n int) {
+// count returns how many endpoints the kernel reaches by such a link, and one of them. 0 is the link of what
+// it sends nothing to. Pods on the bridge and the node itself do not count: the bridge delivers to them.
+// An address counts once for each Service port that has it.
+func (k *kernel) count(
+	cfg *pipeline.Config, sw *ovsdb.Switch, such func(link int) bool,
+) (n int, example netip.Addr) {
 	var routes node.Longest[int] // the link
 	for _, r := range slices.Backward(k.network.Routes) {
-		if r.Protocol != routeProtocol {
+		if r.Protocol != routeProtocol && (r.Link != 0 || r.Dst.Bits() > 0) {
 			routes.Put(r.Dst, r.Link)
 		}
 	}
+
 	k.eachEndpoint(func(ip netip.Addr) {
-		at, ok := routes.At(ip)
+		by, ok := routes.At(ip)
 		_, isPod := sw.PortByIP(ip)
-		byOther := ok && at != link && at != 0
-		if byOther && !isPod && !slices.Contains(cfg.LocalIPs, ip) {
-			n++
+		if ok && such(by) && !isPod && !slices.Contains(cfg.LocalIPs, ip) {
+			if n++; n == 1 || ip.Less(example) {
+				example = ip
+			}
 		}
 	})
-	return n
+	return n, example
 }
 
 // resolve notes an endpoint that has to be asked for.
@@ -283,14 +325,14 @@ func distinctRoutes(list []pipeline.Route, gateway flow.MAC) (out []pipeline.Rou
 			continue
 		}
 		is4 := r.Dst.Addr().Is4()
-		if r.MAC.IsZero() {
+		if r.MAC.IsZero() && !r.Closed {
 			r.MAC = router[is4]
 		}
 		covered, ok := hops.At(r.Dst.Addr())
 		if !ok {
 			covered = gateway
 		}
-		if r.MAC != covered {
+		if r.Closed || r.MAC != covered {
 			out = append(out, r)
 			hops.Put(r.Dst, r.MAC)
 		}

@@ -83,6 +83,31 @@ func TestEndpointsByAnotherInterface(t *testing.T) {
 	}
 }
 
+// What the kernel sends nothing to has a route that is closed, unless a better one comes first. Within it, what other links have stays with
+// the router. Endpoints are counted where no narrower route is open.
+func TestClosedRoutes(t *testing.T) {
+	prefix, ip, mac := netip.MustParsePrefix, netip.MustParseAddr, flow.MAC{2, 0, 0, 0, 0, 1}
+	k := &kernel{hops: map[netip.Addr]flow.MAC{}, network: &node.Network{
+		Links: []node.Link{{Index: 2, Name: "br-int"}},
+		Routes: []node.Route{{Dst: prefix("10.1.5.0/24"), Link: 3}, {Dst: prefix("10.1.6.0/24"), Via: ip("172.16.0.1"), Link: 2}, {Dst: prefix("10.1.0.0/16")},
+			{Dst: prefix("10.2.0.0/16"), Link: 3, Metric: 1}, {Dst: prefix("10.2.0.0/16"), Metric: 2}, {Dst: prefix("0.0.0.0/0"), Via: ip("172.16.0.1"), Link: 2}},
+		Neighbours: map[node.Station]node.Neighbour{{Link: 2, Addr: ip("172.16.0.1")}: {MAC: mac, State: node.Fresh}},
+	}, endpoints: func(f func(netip.Addr)) {
+		for _, at := range []string{"10.1.9.9", "10.1.4.4", "10.1.5.5", "10.1.6.6", "10.2.0.1", "8.8.8.8"} {
+			f(ip(at))
+		}
+	}}
+	var cfg pipeline.Config
+	warnings := k.routes(&cfg, &ovsdb.Switch{Bridge: "br-int"})
+	want := []pipeline.Route{{Dst: prefix("10.1.0.0/16"), Closed: true}, {Dst: prefix("10.1.5.0/24"), MAC: mac}, {Dst: prefix("10.1.6.0/24"), MAC: mac}}
+	if !slices.Equal(cfg.Routes, want) {
+		t.Errorf("%+v, want %+v", cfg.Routes, want)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "sends nothing to 2 endpoints, such as 10.1.4.4") {
+		t.Errorf("%q", warnings)
+	}
+}
+
 // Of more routes than the limit, those to the longest prefixes are copied: the shorter ones stand for more of the others.
 func TestNeededRoutes(t *testing.T) {
 	var list []pipeline.Route

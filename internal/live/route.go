@@ -58,12 +58,28 @@ func Routes(
 
 		client := q.From.Addr()
 		if r.Source != k8s.ThisNode && !slices.Contains(local, at.Addr()) && !client.IsLoopback() {
-			for _, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
-				if by, err := forwards(way[0], way[1]); err != nil {
+			for i, way := range [][2]netip.Addr{{client, at.Addr()}, {at.Addr(), client}} {
+				in := q.In
+				if i > 0 {
+					in = ""
+				}
+				if by, err := forwards(way[0], way[1], in); err != nil {
 					r.Doubt(fmt.Sprintf("the node does not forward packets of %s to %s "+
 						"(ip route get %s from %s iif %s): %v", way[0], way[1], way[1], way[0], by, err))
 				}
 			}
+		}
+	}
+}
+
+// Closed adds a doubt for each endpoint, of maxPaths, to which the kernel, and so the bridge, sends nothing.
+// isPod reports whether the bridge delivers to an address by itself.
+func Closed(isPod func(netip.Addr) bool, r *trace.Result) {
+	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxPaths)] {
+		at, _ := netip.ParseAddrPort(text)
+		if err := closed(at.Addr()); err != nil && !isPod(at.Addr()) {
+			r.Doubt(fmt.Sprintf("the node sends nothing to endpoint %s (ip route get %s): %v",
+				at, at.Addr(), err))
 		}
 	}
 }

@@ -33,11 +33,23 @@ func routeOf(from, to netip.Addr) (device string, err error) {
 	return device, nil
 }
 
-// forwards asks the kernel whether it forwards a packet that comes from a station, by the device by which it
-// would send packets there.
-func forwards(from, to netip.Addr) (device string, err error) {
-	if device, err = routeOf(netip.Addr{}, from); err != nil {
-		return "?", err
+// closed returns why the kernel sends nothing to an address (a blackhole, unreachable or prohibit route);
+// nil: it sends, or has no route at all.
+func closed(to netip.Addr) error {
+	_, err := routeOf(netip.Addr{}, to)
+	if errors.Is(err, unix.ENETUNREACH) {
+		return nil
+	}
+	return err
+}
+
+// forwards asks the kernel whether it forwards a packet that comes from a station by a device; "": by that by
+// which it would send packets there.
+func forwards(from, to netip.Addr, in string) (device string, err error) {
+	if device = in; device == "" {
+		if device, err = routeOf(netip.Addr{}, from); err != nil {
+			return "?", err
+		}
 	}
 	_, err = netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{
 		SrcAddr: from.AsSlice(),

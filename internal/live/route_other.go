@@ -10,5 +10,10 @@ import (
 // routeOf works on Linux only.
 func routeOf(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
 
+// closed works on Linux only.
+func closed(netip.Addr) error { return nil }
+
 // forwards works on Linux only.
-func forwards(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
+func forwards(_, _ netip.Addr, _ string) (string, error) {
+	return "", errors.New("only Linux can be asked")
+}

@@ -460,3 +460,53 @@ func TestForwardingIsOff(t *testing.T) {
 		})
 	}
 }
+
+// What the kernel sends nothing to gets nothing from the bridge, where the node or a client outside asks: it does not go by the default
+// route. A narrower route over the bridge counts, and pods, which have their own routes, are not concerned.
+func TestClosedRoutes(t *testing.T) {
+	for _, kind := range []string{"blackhole", "unreachable", "prohibit"} {
+		t.Run(kind, func(t *testing.T) {
+			if kind != "blackhole" {
+				nightly.Only(t, "the gate has one of the kinds")
+			}
+			c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
+			end, pod := c.remotes[0], c.pods[1]
+			w := reachEveryWay(end.IP4, end.IP6)
+			c.begin(w.objects...)
+			c.answered(t, c.Node, w.own, end.Name)
+			c.flush()
+			for _, restarted := range []bool{false, true} {
+				if restarted {
+					must(t, c.agent.Stop(syscall.SIGTERM))
+				}
+				c.on(c.Node, "ip route add "+kind+" 10.0.1.0/24\nip -6 route add "+kind+" fd00:b::/64")
+				if restarted {
+					c.run()
+					c.settle()
+				}
+				c.warnsOf(t, []string{"the kernel sends nothing to 4 endpoints, such as 10.0.1.11"})
+				for i, to := range w.own {
+					proto, addr, _ := strings.Cut(to, " ")
+					ip := netip.MustParseAddrPort(addr).Addr()
+					c.unanswered(t, c.Node, proto, addr, c.direct(t, c.Node))
+					proto, outside, _ := strings.Cut(w.outside[i], " ")
+					c.unanswered(t, c.External, proto, outside, c.direct(t, c.Node))
+					for _, q := range [][2]string{{c.Node.IP(ip).String(), addr}, {c.External.IP(ip).String(), outside}} {
+						if r, status := c.trace(t, proto, q[0], q[1], "--live"); status != 1 || r.Live == nil || r.Live.Verdict == "deliver" {
+							t.Errorf("trace from %s to %s: status %d, %+v", q[0], q[1], status, r.Live)
+						}
+					}
+				}
+				c.answered(t, pod.Host, w.own, end.Name)
+				c.on(c.Node, "ip route add 10.0.1.11 via 172.16.0.1\nip -6 route add fd00:b::11 via fd00:ac::1")
+				c.answered(t, c.Node, w.own, end.Name)
+				c.answered(t, c.External, w.outside, end.Name)
+				c.warnsOf(t, nil)
+				c.on(c.Node, "ip route del 10.0.1.11\nip -6 route del fd00:b::11\nip route del "+kind+" 10.0.1.0/24\nip -6 route del "+kind+" fd00:b::/64")
+				c.warnsOf(t, nil)
+				c.answered(t, c.Node, w.own, end.Name)
+				c.flush()
+			}
+		})
+	}
+}
