@@ -15,7 +15,7 @@ import (
 // paragraphs. What is behind that yet is counted. The numbers only fall: a change that lowers one writes it here.
 const (
 	maxColumns   = 110
-	maxLongLines = 124
+	maxLongLines = 123
 
 	longFunction   = 40 // lines of the body
 	maxWallsOfCode = 0

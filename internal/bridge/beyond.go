@@ -156,8 +156,9 @@ func (s *Settings) beyond(
 	return w.beyond, err
 }
 
-// WhyReturns returns why a packet that nkp has passed on, sent from one of some addresses (nil: any), may come
-// back to nkp's flows; "": it does not. A flow of others that changes the source address is not looked for.
+// WhyReturns returns why a packet that nkp has passed on, sent from one of some addresses (nil: any), may
+// come back to nkp's flows; "": it does not. A flow of others that changes the source address is not looked
+// for.
 func (s *Settings) WhyReturns(ctx context.Context, conn *ofctrl.Conn, sent []netip.Addr) (string, error) {
 	b, err := s.beyond(ctx, conn, sent, func() error { return nil })
 	switch {

@@ -64,8 +64,8 @@ func (t Tracker) Learned(
 	})
 }
 
-// parseLearned reads a line of fdb/show for one bridge: port, VLAN, MAC, age. Since Open vSwitch 4.0 the answer
-// for several bridges has a column more, and its JSON another form; neither is asked for.
+// parseLearned reads a line of fdb/show for one bridge: port, VLAN, MAC, age. Since Open vSwitch 4.0 the
+// answer for several bridges has a column more, and its JSON another form; neither is asked for.
 func parseLearned(line string) (port uint32, mac net.HardwareAddr, ok bool) {
 	words := strings.Fields(line)
 	if len(words) < 4 {

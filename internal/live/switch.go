@@ -154,8 +154,8 @@ func (s *Switch) mayLoop(
 	return !l.Agrees
 }
 
-// sources returns the source addresses that the packet and its answer can have on their way; nil: any, because
-// nkp's own flows are not as they should be.
+// sources returns the source addresses that the packet and its answer can have on their way; nil: any,
+// because nkp's own flows are not as they should be.
 func (s *Switch) sources(q trace.Question, r *trace.Result, d *Differences) []netip.Addr {
 	if d == nil || !d.Own.Empty() {
 		return nil
