@@ -213,7 +213,7 @@ func (d *serviceDef) addFamily(o *v1.Service, f Family, opts *Options) {
 
 // addPorts adds one portDef for each port of the Service.
 func (d *serviceDef) addPorts(o *v1.Service, f Family, shared *addresses, opts *Options) {
-	affinity, weights := affinitySeconds(o), d.readWeights(o)
+	affinity, weights := affinitySeconds(o), d.readWeights(o, opts)
 	consistent := d.wantsConsistent(o, shared.external, opts)
 	removed := d.readRemoved(o, consistent, opts)
 	taken := map[PortName]bool{}

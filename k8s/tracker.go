@@ -50,6 +50,8 @@ type Options struct {
 	Limits Limits
 	// NotConsistent is why the data plane ignores AnnotationConsistent; "": it does not.
 	NotConsistent string
+	// NotWeighing is why the data plane ignores weights other than 0 (AnnotationWeights); "": it does not.
+	NotWeighing string
 	// NotClosing is why the data plane ignores AnnotationRemovedEndpoints; "": it does not.
 	NotClosing string
 }

@@ -48,7 +48,7 @@ func (w *weights) at(a netip.Addr) uint8 {
 
 // readWeights reads AnnotationWeights; it returns nil if all weights are 1. Entries that are not valid are
 // ignored with a warning.
-func (d *serviceDef) readWeights(o *v1.Service) *weights {
+func (d *serviceDef) readWeights(o *v1.Service, opts *Options) *weights {
 	text := o.Annotations[AnnotationWeights]
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -99,10 +99,41 @@ func (d *serviceDef) readWeights(o *v1.Service) *weights {
 	if twice != "" {
 		d.warn(path, "%s has several weights: the first counts", twice)
 	}
-	if shares && affinitySeconds(o) > 0 {
+	switch {
+	case shares && affinitySeconds(o) > 0:
 		d.warn(path, "has no effect with session affinity, but for weight 0")
+	case shares && opts.NotWeighing != "":
+		d.warn(path, "has no effect, but for weight 0: %s", opts.NotWeighing)
 	}
 	return w
+}
+
+// Shares returns how many slots of a table each of the endpoints with these weights gets: one at least. A slot
+// that is drawn at random belongs to an endpoint in proportion to its weight, exactly if that takes no more
+// than most slots. If not, all endpoints of one weight together get their part of most slots to within one,
+// and the table exceeds most by what endpoints with less than a slot are given.
+func Shares(weights []int, most int) []int {
+	divisor, total := 0, 0
+	for _, w := range weights {
+		divisor = gcd(divisor, w)
+		total += w
+	}
+
+	shares := make([]int, len(weights))
+	if len(weights) == 0 || total/divisor <= most {
+		for i, w := range weights {
+			shares[i] = w / divisor
+		}
+		return shares
+	}
+
+	var rest [MaxWeight + 1]int // of a slot, in parts of total, by weight
+	for i, w := range weights {
+		rest[w] += w * most
+		shares[i] = max(1, rest[w]/total)
+		rest[w] -= shares[i] * total
+	}
+	return shares
 }
 
 // parseRange parses an address or a CIDR.

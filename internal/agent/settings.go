@@ -124,6 +124,7 @@ func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
 	if by == mode.Windows {
+		o.NotWeighing = "HNS divides connections evenly"
 		o.NotClosing = "HNS cannot end single connections: on this node they stay with removed endpoints"
 	}
 	return o

@@ -43,8 +43,9 @@ type Shape struct {
 	Affinity           int
 	Ranges             []netip.Prefix
 	NodePortAt         netip.Addr
-	VIP                int  // which addresses it has
-	Closes             bool // connections to removed endpoints
+	VIP                int     // which addresses it has
+	Closes             bool    // connections to removed endpoints
+	Weights            []uint8 // of the first endpoints; of others 1
 }
 
 // ServicePort returns the Service port. Its endpoints are at 10.0.0.11 and so on, its frontends at 40, 30 and
@@ -67,6 +68,9 @@ func (s Shape) ServicePort() *k8s.ServicePort {
 	}
 	for i := range s.Cluster {
 		e := k8s.Endpoint{Addr: netip.AddrPortFrom(s.at(10, 11+i), 80), Local: i < s.Local}
+		if i < len(s.Weights) {
+			e.MoreWeight = s.Weights[i] - 1
+		}
 		sp.ClusterEndpoints = append(sp.ClusterEndpoints, e)
 		if s.Protocol == "UDP" || s.Closes {
 			sp.Serving = append(sp.Serving, e.Addr)

@@ -87,7 +87,7 @@ func (s *portBuilder) firewallChain(frontends []*k8s.Frontend) {
 }
 
 // spreadChain adds the chain that picks an endpoint of a set: the one that session affinity remembers, else a
-// random one. If ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
+// random one, by weight. If ClusterIP traffic traverses the chain, it also marks packets to be masqueraded.
 func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 	endpoints := s.Endpoints(set)
 	list := make([]Rule, 0, len(endpoints)*(1+min(s.AffinitySeconds, 1))+1)
@@ -105,12 +105,22 @@ func (s *portBuilder) spreadChain(set k8s.Set, internal *k8s.Frontend) {
 				add(s.recentOf(name)...).jump(name))
 		}
 	}
-	for i, e := range endpoints {
-		r := s.about(rule(), e)
-		if left := len(endpoints) - i; left > 1 {
-			r.add("-m", "statistic", "--mode", "random", "--probability", probability(left))
+
+	weight := k8s.Endpoint.Weight
+	if s.AffinitySeconds > 0 { // weights do not divide clients
+		weight = func(k8s.Endpoint) int { return 1 }
+	}
+	left := 0 // the weight of the endpoints whose rules follow, and the rule's own
+	for _, e := range endpoints {
+		left += weight(e)
+	}
+	for _, e := range endpoints {
+		r, w := s.about(rule(), e), weight(e)
+		if left > w {
+			r.add("-m", "statistic", "--mode", "random", "--probability", probability(w, left))
 		}
 		list = append(list, r.jump(s.endpointChain(e)))
+		left -= w
 	}
 	s.chain(s.setChain(set), list...)
 }

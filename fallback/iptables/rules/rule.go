@@ -95,8 +95,8 @@ func rule() *line { return &line{} }
 
 func host(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// probability returns 1/n as iptables-save prints it: the kernel keeps 31 bits of it (xt_statistic).
-func probability(n int) string {
+// probability returns part/whole as iptables-save prints it: the kernel keeps 31 bits of it (xt_statistic).
+func probability(part, whole int) string {
 	const unit = 1 << 31
-	return strconv.FormatFloat(math.Round(unit/float64(n))/unit, 'f', 11, 64)
+	return strconv.FormatFloat(math.Round(unit*float64(part)/float64(whole))/unit, 'f', 11, 64)
 }

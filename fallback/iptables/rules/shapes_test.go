@@ -50,6 +50,9 @@ var kinds = []struct {
 	// A rule to reset for each frontend.
 	{shape{Name: "removed-endpoints", Cluster: 2, Closes: true, Types: all, Ranges: shapes.Prefixes("192.168.0.0/24")}, 3 + 2, 5 + 2 + 2 + 3 + 2*2 + 1 + 4},
 	{shape{Name: "removed-endpoints-none", Closes: true, Types: all}, 0, 4 + 1 + 4},
+	// Other probabilities; with session affinity, the same as without weights.
+	{shape{Name: "weights", Cluster: 3, Weights: []uint8{12, 6, 2}, Types: nodePort}, 2 + 3, 5 + 3*3 + 1},
+	{shape{Name: "weights-affinity", Cluster: 3, Weights: []uint8{12, 6, 2}, Affinity: 60, Types: inside}, 1 + 3, 1 + 1 + 4*3 + 1},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 1 + 2, 1 + 1 + 4*2 + 1},
 }
 

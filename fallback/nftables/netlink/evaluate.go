@@ -30,7 +30,7 @@ const (
 )
 
 // maxRandom bounds the random numbers that are tried.
-const maxRandom = rules.MaxEndpoints
+const maxRandom = rules.MaxSlots
 
 // evaluate evaluates a rule from a list of its expressions on. It calls emit for each outcome:
 // verdictContinue leads to the next rule.

@@ -24,7 +24,7 @@ func (c *Compiler) Adopt(installed Elements, p *k8s.ServicePort) (slots Ports) {
 }
 
 func (c *Compiler) adopt(installed Elements, a at, offset uint32) (slots Slots) {
-	for i := range uint32(MaxEndpoints) {
+	for i := range uint32(MaxSlots) {
 		v, ok := installed[a.slot(offset+i)]
 		if !ok {
 			break

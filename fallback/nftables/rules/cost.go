@@ -34,9 +34,16 @@ func Cost(z *k8s.Size) int {
 			frontends += outside
 			n += outside // refused for others than this node and its pods
 		}
-		endpoints, _ := z.Number(set)
+		endpoints, weights := z.Number(set)
 		if frontends == 0 || endpoints == 0 {
 			continue
+		}
+		each := min(endpoints, MaxEndpoints) // slots of a frontend
+		if weights != nil && !z.Affinity {
+			each = 0
+			for _, n := range slotShares(weights[:min(len(weights), MaxEndpoints)], true) {
+				each += n
+			}
 		}
 
 		slots := frontends
@@ -44,7 +51,7 @@ func Cost(z *k8s.Size) int {
 			slots = min(frontends, 1+z.NodePorts)
 			n += 1 + tries + 1 // the chain and its rules
 		}
-		n += frontends*(1+affinity) + slots*min(endpoints, MaxEndpoints)
+		n += frontends*(1+affinity) + slots*each
 	}
 	return n + z.Endpoints + 7*affinity // hairpins; the Service port's own maps and chains
 }

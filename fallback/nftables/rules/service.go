@@ -104,10 +104,11 @@ type ClientMap struct {
 // Ports are the slots of a Service port's endpoints, by set.
 type Ports [len(k8s.Sets)]Slots
 
-// AssignPorts returns the slots of a Service port, such that few differ from prev.
+// AssignPorts returns the slots of a Service port, such that few differ from prev. Weights do not divide the
+// clients of session affinity.
 func AssignPorts(prev Ports, p *k8s.ServicePort) Ports {
 	for _, set := range k8s.Sets {
-		prev[set] = Assign(prev[set], p.Endpoints(set))
+		prev[set] = Assign(prev[set], p.Endpoints(set), p.AffinitySeconds == 0)
 	}
 	return prev
 }

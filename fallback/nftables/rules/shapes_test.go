@@ -47,6 +47,9 @@ var kinds = []struct {
 	// The ranges, and the load balancer's own address since a range covers the node; what is refused besides.
 	{shape{Name: "source-ranges", Cluster: 2, Types: all[2:3], Ranges: shapes.Prefixes("192.168.0.0/24", "192.168.0.7/32", "172.16.0.0/16")}, 2 + 2 + 2 + 3 + 1, 0, 0},
 	{shape{Name: "removed-endpoints", Cluster: 2, Closes: true, Types: all, Ranges: shapes.Prefixes("192.168.0.0/24")}, 4*(2+2) + 1 + 2 + 2 + 4, 0, 0},
+	// Ten slots for each frontend instead of three.
+	{shape{Name: "weights", Cluster: 3, Weights: []uint8{12, 6, 2}, Types: nodePort}, 2*(2+10) + 1 + 3, 0, 0},
+	{shape{Name: "weights-affinity", Cluster: 3, Weights: []uint8{12, 6, 2}, Affinity: 60, Types: inside}, 3 + 2*3 + 2, 1, 2},
 	{shape{Name: "affinity-ipv6", Cluster: 2, Family: k8s.IPv6, Affinity: 60, Types: inside}, 3 + 2*2 + 2, 1, 2},
 }
 

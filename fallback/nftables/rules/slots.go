@@ -4,44 +4,51 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Slots number the endpoints of a list: endpoint i is at index i. A list of n endpoints has the slots 0 to
-// n-1.
+// Slots are the endpoints of a list by the number of their slot, without a hole. Without weights each has one
+// slot: a list of n endpoints has the slots 0 to n-1.
 type Slots []netip.AddrPort
 
 // Assign returns the slots of a list, such that few differ from prev: endpoints keep their slots where that
-// is possible. Where one is gone, a new one takes its place, or else the last.
-func Assign(prev Slots, list []k8s.Endpoint) Slots {
+// is possible. Where one is gone, a new one takes its place, or else the last. If weighted is true, endpoints
+// have slots in proportion to their weights.
+func Assign(prev Slots, list []k8s.Endpoint, weighted bool) Slots {
 	list = list[:min(len(list), MaxEndpoints)]
-	wanted := make(map[netip.AddrPort]bool, len(list))
-	for _, e := range list {
-		wanted[e.Addr] = true
+	shares := make([]int, len(list))
+	for i, e := range list {
+		shares[i] = e.Weight()
+	}
+	shares = slotShares(shares, weighted)
+
+	wanted, total := make(map[netip.AddrPort]int, len(list)), 0
+	for i, e := range list {
+		wanted[e.Addr] += shares[i]
+		total += shares[i]
 	}
 
-	slots := make(Slots, len(list))
-	var last []netip.AddrPort // those whose slot is beyond the end
+	slots := make(Slots, total)
+	var last []netip.AddrPort // the owners of further slots, for which there is none of prev
 	for i, e := range prev {
 		switch {
-		case !wanted[e]:
+		case wanted[e] == 0:
+			continue
 		case i < len(slots):
 			slots[i] = e
-			delete(wanted, e)
 		default:
 			last = append(last, e)
-			delete(wanted, e)
 		}
+		wanted[e]--
 	}
 
 	for _, e := range list {
-		if wanted[e.Addr] {
-			last = append(last, e.Addr)
-			delete(wanted, e.Addr)
-		}
+		last = append(last, slices.Repeat([]netip.AddrPort{e.Addr}, wanted[e.Addr])...)
+		wanted[e.Addr] = 0
 	}
 
 	for i := range slots {
@@ -56,6 +63,25 @@ func Assign(prev Slots, list []k8s.Endpoint) Slots {
 // MaxEndpoints is the number of endpoints of a Service port that are served; more are left out. Kubernetes
 // does not support as many.
 const MaxEndpoints = 1 << 16
+
+// slotsForWeights and slotsForEach bound the slots of a list of endpoints that have weights: it has so many, or
+// so many for each endpoint, where these are more. A Service port that is within its cost limit (k8s.Limits)
+// without weights is in most cases within it with them.
+const (
+	slotsForWeights = 1024
+	slotsForEach    = 2
+)
+
+// MaxSlots bounds the slots of a list: one for each endpoint beyond what its weights are divided by.
+const MaxSlots = (slotsForEach + 2) * MaxEndpoints
+
+// slotShares returns how many slots each of the endpoints with these weights has.
+func slotShares(weights []int, weighted bool) []int {
+	if !weighted {
+		return slices.Repeat([]int{1}, len(weights))
+	}
+	return k8s.Shares(weights, max(slotsForWeights, slotsForEach*len(weights)))
+}
 
 // slotOffset is where the slots of a set begin: both sets of a Service port are in one map.
 func slotOffset(of k8s.Set) uint32 { return uint32(of) << 20 }
@@ -85,7 +111,7 @@ func SpreadChain(name string) (c Chain, ok bool) {
 		of, rest = k8s.Anywhere, strings.TrimPrefix(rest, "spread-")
 	}
 	size, err := strconv.Atoi(rest)
-	if err != nil || size < 1 || size > MaxEndpoints {
+	if err != nil || size < 1 || size > MaxSlots {
 		return c, false
 	}
 	c = spread{size, of, isPorts}.chain()

@@ -3,36 +3,81 @@ package rules
 import (
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 )
 
-// Slots hold each endpoint once, without a hole, and keep as many as they can: of those that stay, only endpoints beyond the new end
-// move.
+// Slots hold each endpoint as often as its weight says, without a hole, and keep as many as they can: a slot has another endpoint than
+// before only if its own has gone or has fewer slots now.
 func TestAssign(t *testing.T) {
 	random := rand.New(rand.NewPCG(nightly.Seed(t), 2))
 	var slots Slots
 	for range nightly.Count(10_000, 200_000) {
 		var list []k8s.Endpoint
+		var weights []int
+		most, weighted := uint8([]int{1, 3, k8s.MaxWeight}[random.IntN(3)]), random.IntN(4) > 0
 		for i := range random.IntN(40) {
 			if random.IntN(3) > 0 {
-				list = append(list, k8s.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+				addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
+				list = append(list, k8s.Endpoint{Addr: addr, MoreWeight: uint8(random.IntN(int(most)))})
+				weights = append(weights, list[len(list)-1].Weight())
 			}
 		}
-		next := Assign(slots, list)
-		if len(next) != len(list) {
-			t.Fatalf("%d slots for %d endpoints", len(next), len(list))
-		}
-		for _, e := range list {
-			at, had := slices.Index(next, e.Addr), slices.Index(slots, e.Addr)
-			if at < 0 || had >= 0 && had < len(next) && at != had {
-				t.Fatalf("%v was in slot %d, is in %d of %d", e.Addr, had, at, len(next))
+		next, total := Assign(slots, list, weighted), 0
+		for i, want := range slotShares(weights, weighted) {
+			total += want
+			kept, before := 0, 0
+			for k, e := range next {
+				if e == list[i].Addr {
+					want--
+					if k < len(slots) && slots[k] == e {
+						kept++
+					}
+				}
 			}
+			for k, e := range slots {
+				if e == list[i].Addr && k < len(next) {
+					before++
+				}
+			}
+			if want != 0 || kept < min(before, count(next, list[i].Addr)) {
+				t.Fatalf("%+v has %d slots too few, and keeps %d of %d: from %v to %v", list[i], want, kept, before, slots, next)
+			}
+		}
+		if len(next) != total {
+			t.Fatalf("%d slots, want %d", len(next), total)
 		}
 		slots = next
+	}
+}
+
+func count(s Slots, of netip.AddrPort) (n int) {
+	for _, e := range s {
+		if e == of {
+			n++
+		}
+	}
+	return n
+}
+
+// Weights of many endpoints take a bounded number of slots, which the offsets of sets have room for.
+func TestWeightsAreBounded(t *testing.T) {
+	for _, n := range []int{2, 10, 1000, MaxEndpoints} {
+		list := make([]k8s.Endpoint, n)
+		for i := range list {
+			addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
+			list[i] = k8s.Endpoint{Addr: addr, MoreWeight: uint8(i % k8s.MaxWeight)}
+		}
+		slots := Assign(nil, list, true)
+		if most := min(max(slotsForWeights, slotsForEach*n)+n, MaxSlots); len(slots) > most || len(slots) > int(slotOffset(k8s.OnNode)) {
+			t.Errorf("%d endpoints take %d slots, want up to %d", n, len(slots), most)
+		}
+		c := spreadOver(len(slots), k8s.Anywhere, false).chain()
+		if again, ok := SpreadChain(c.Name); !ok || again.Name != c.Name {
+			t.Errorf("chain %s is not found again", c.Name)
+		}
 	}
 }
 
