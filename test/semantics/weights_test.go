@@ -70,6 +70,7 @@ func TestRow20Weights(t *testing.T) {
 		for _, ask := range []struct{ command, want string }{
 			{"services web -o wide", ", weight 7: in force"},
 			{"trace --from " + c.pod.IP4.String() + " --to " + v4(cluster).addresses()[0].String(), ", weight 3"},
+			{"trace --live --from " + c.pod.IP4.String() + " --to " + v4(cluster).addresses()[0].String(), "deliver"},
 			{"status", "Service default/sticky: metadata.annotations[" + k8s.AnnotationWeights + "]: has no effect with session affinity"},
 		} {
 			argv := append([]string{c.bin}, strings.Fields(ask.command)...)

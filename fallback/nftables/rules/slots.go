@@ -64,9 +64,9 @@ func Assign(prev Slots, list []k8s.Endpoint, weighted bool) Slots {
 // does not support as many.
 const MaxEndpoints = 1 << 16
 
-// slotsForWeights and slotsForEach bound the slots of a list of endpoints that have weights: it has so many, or
-// so many for each endpoint, where these are more. A Service port that is within its cost limit (k8s.Limits)
-// without weights is in most cases within it with them.
+// slotsForWeights and slotsForEach bound the slots of a list of endpoints that have weights: up to so many, or
+// up to so many for each endpoint where these are more (k8s.Shares). So weights alone do not get a Service port
+// refused that takes less than a third of its cost limit (k8s.DefaultLimits).
 const (
 	slotsForWeights = 1024
 	slotsForEach    = 2
