@@ -120,9 +120,8 @@ func Diff(m *k8s.Model, o Options) (string, error) {
 		}
 
 		c := rules.NewCompiler(o.config(lacking), f, m)
-		want := c.Ruleset(m, func(n k8s.PortName) rules.Ports {
-			p := m.Ports[n]
-			if t == nil || p == nil {
+		want := c.Ruleset(m, func(p *k8s.ServicePort) rules.Ports {
+			if t == nil {
 				return rules.Ports{}
 			}
 			return c.Adopt(t.Elements, p)

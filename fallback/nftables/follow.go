@@ -72,6 +72,6 @@ func DiffService(m *k8s.Model, o Options, f k8s.Family, n k8s.PortName) ([]strin
 		}
 	}
 
-	want = c.Ruleset(&one, func(n k8s.PortName) rules.Ports { return c.Adopt(t.Elements, m.Ports[n]) })
+	want = c.Ruleset(&one, func(p *k8s.ServicePort) rules.Ports { return c.Adopt(t.Elements, p) })
 	return append(compareObjects(t, want), compareElements(t.Elements, want)...), nil
 }

@@ -60,7 +60,7 @@ func (h *installed) chains(c *rules.Compiler) *rules.Ruleset {
 			m.Ports[n] = p.port
 		}
 	}
-	r := c.Ruleset(m, func(n k8s.PortName) rules.Ports { return h.ports[n].slots })
+	r := c.Ruleset(m, func(p *k8s.ServicePort) rules.Ports { return h.ports[p.Name].slots })
 	r.Elements = nil
 	r.Chains = slices.DeleteFunc(r.Chains, func(ch rules.Chain) bool { return h.spreads[ch.Name] })
 	for name := range h.spreads {

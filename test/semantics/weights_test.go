@@ -90,7 +90,7 @@ func TestRow20Weights(t *testing.T) {
 
 		t.Run("session affinity", func(t *testing.T) {
 			to, seen := clusterIP(2).on(80), map[string]int{}
-			clients := c.addClients(20)
+			clients := c.addClients(40)
 			for _, d := range clients {
 				p := probe{from: c.pod, proto: "tcp", local: d}
 				for _, to := range to.addresses() {

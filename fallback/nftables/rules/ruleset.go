@@ -21,7 +21,7 @@ type Ruleset struct {
 
 // Ruleset returns the desired state for a model's Services. prev returns the slots that a Service port has
 // had; nil: none.
-func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset {
+func (c *Compiler) Ruleset(m *k8s.Model, prev func(*k8s.ServicePort) Ports) *Ruleset {
 	fixed := c.Fixed()
 	r := &Ruleset{Family: c.Family, Devices: c.Devices(), Elements: Elements{}}
 	for _, e := range fixed.Elements {
@@ -32,7 +32,7 @@ func (c *Compiler) Ruleset(m *k8s.Model, prev func(k8s.PortName) Ports) *Ruleset
 	for _, p := range c.Ports(m, c.Family) {
 		var slots Ports
 		if prev != nil {
-			slots = prev(p.Name)
+			slots = prev(p)
 		}
 		s := c.Service(p, AssignPorts(slots, p))
 
