@@ -108,10 +108,10 @@ func (d *serviceDef) readWeights(o *v1.Service, opts *Options) *weights {
 	return w
 }
 
-// Shares returns how many slots of a table each of the endpoints with these weights gets: one at least. A slot
-// that is drawn at random belongs to an endpoint in proportion to its weight, exactly if that takes no more
-// than most slots. If not, all endpoints of one weight together get their part of most slots to within one,
-// and the table exceeds most by what endpoints with less than a slot are given.
+// Shares returns how many slots of a table each of the endpoints with these weights gets, in proportion to
+// its weight. That is exact if it takes no more than most slots. If it takes more, all endpoints of one weight
+// together get their part of most slots to within one slot. Each endpoint gets a slot at least, by which the
+// table may exceed most.
 func Shares(weights []int, most int) []int {
 	divisor, total := 0, 0
 	for _, w := range weights {

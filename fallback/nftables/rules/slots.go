@@ -33,7 +33,7 @@ func Assign(prev Slots, list []k8s.Endpoint, weighted bool) Slots {
 	}
 
 	slots := make(Slots, total)
-	var last []netip.AddrPort // the owners of further slots, for which there is none of prev
+	var last []netip.AddrPort // endpoints whose slot is beyond the end, or which had none
 	for i, e := range prev {
 		switch {
 		case wanted[e] == 0:
@@ -47,8 +47,9 @@ func Assign(prev Slots, list []k8s.Endpoint, weighted bool) Slots {
 	}
 
 	for _, e := range list {
-		last = append(last, slices.Repeat([]netip.AddrPort{e.Addr}, wanted[e.Addr])...)
-		wanted[e.Addr] = 0
+		for ; wanted[e.Addr] > 0; wanted[e.Addr]-- {
+			last = append(last, e.Addr)
+		}
 	}
 
 	for i := range slots {
@@ -64,9 +65,9 @@ func Assign(prev Slots, list []k8s.Endpoint, weighted bool) Slots {
 // does not support as many.
 const MaxEndpoints = 1 << 16
 
-// slotsForWeights and slotsForEach bound the slots of a list of endpoints that have weights: up to so many, or
-// up to so many for each endpoint where these are more (k8s.Shares). So weights alone do not get a Service port
-// refused that takes less than a third of its cost limit (k8s.DefaultLimits).
+// slotsForWeights and slotsForEach bound the slots of a list of endpoints with weights (k8s.Shares): up to so
+// many, or up to so many for each endpoint where these are more. So a Service port that takes less than a
+// third of its cost limit (k8s.DefaultLimits) is not refused for its weights alone.
 const (
 	slotsForWeights = 1024
 	slotsForEach    = 2
