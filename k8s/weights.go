@@ -109,9 +109,9 @@ func (d *serviceDef) readWeights(o *v1.Service, opts *Options) *weights {
 }
 
 // Shares returns how many slots of a table each of the endpoints with these weights gets, in proportion to
-// its weight. That is exact if it takes no more than most slots. If it takes more, all endpoints of one weight
-// together get their part of most slots to within one slot. Each endpoint gets a slot at least, by which the
-// table may exceed most.
+// its weight. That is exact if it takes no more than most slots. If it takes more, all endpoints of one
+// weight together get their part of most slots to within one slot. Each endpoint gets a slot at least, by
+// which the table may exceed most.
 func Shares(weights []int, most int) []int {
 	divisor, total := 0, 0
 	for _, w := range weights {
