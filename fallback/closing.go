@@ -63,7 +63,7 @@ func (c *closing) note(n k8s.PortName, before, after *k8s.ServicePort) {
 	case before == nil && !c.started, c.unknown[n]:
 		delete(c.unknown, n)
 		p = &closingPort{frontends: frontendsOf(after)}
-	case before == nil || before.Removed == nil || before.Removed.Unknown:
+	case before == nil || before.Removed == nil:
 		return
 	case p == nil:
 		p = &closingPort{frontends: frontendsOf(before), gone: map[netip.AddrPort]bool{}}

@@ -42,6 +42,7 @@ func TestClosing(t *testing.T) {
 		"several":                    {nil, []*k8s.ServicePort{port(closes, both, 1, 2, 3), port(closes, both, 1, 2), port(closes, both, 1)}, "1:2 1:3 2:2 2:3 "},
 		"the annotation goes":        {nil, []*k8s.ServicePort{port(closes, one, 1, 2), port(closes, one, 1), port(nil, one)}, ""},
 		"the Service goes":           {nil, []*k8s.ServicePort{port(closes, one, 1, 2), port(closes, one, 1), nil}, ""},
+		"known as it leaves":         {nil, []*k8s.ServicePort{port(unknown, one, 1, 2), port(closes, one, 1)}, "1:2 "},
 		"the annotation comes later": {port(nil, one), []*k8s.ServicePort{port(closes, one, 1)}, ""},
 	} {
 		c, before := newClosing(), tc.first

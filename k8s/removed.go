@@ -26,7 +26,8 @@ type Removed struct {
 	// removal from a move to another EndpointSlice.
 	Drain time.Duration
 	// Unknown reports that connections to endpoints which are not in ServicePort.Serving stay for now,
-	// because nkp started a short time ago and does not know when these were removed.
+	// because nkp started a short time ago, or the Service has got its annotation, and nkp does not know when
+	// these were removed.
 	Unknown bool
 }
 
@@ -118,7 +119,7 @@ func (t *Tracker) removed(
 	switch {
 	case before != nil && before.Removed != nil:
 		t.noteLeft(d, before.Serving, stay, warnings)
-	case !t.flushed:
+	case before != nil || !t.flushed: // connections to endpoints that left before may be there
 		d.known = t.now
 	}
 

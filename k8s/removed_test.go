@@ -154,6 +154,33 @@ func TestCloseAfterAMove(t *testing.T) {
 	d.after(time.Second, "1", 0)
 }
 
+// A Service that gets the annotation while nkp runs keeps the connections to endpoints that left before for as long as after a
+// removal, whatever policy it had.
+func TestDrainBegins(t *testing.T) {
+	d := newDrains(t, "keep")
+	annotate := func(policy string) {
+		s := webService()
+		s.Annotations = map[string]string{AnnotationRemovedEndpoints: policy}
+		d.SetService(s, Origin{})
+	}
+	d.list(1, 2)
+	d.Flush()
+	d.list(1)
+	d.Flush()
+	annotate("drain=30s")
+	d.after(0, "1 and unknown ones", 30*time.Second)
+	annotate("close")
+	d.after(time.Second, "1", 0)
+	annotate("keep")
+	d.Flush()
+	annotate("drain=30s")
+	d.after(0, "1 and unknown ones", 30*time.Second)
+	d.list()
+	d.after(10*time.Second, "1 and unknown ones", 20*time.Second)
+	d.after(20*time.Second, "1", 10*time.Second)
+	d.after(10*time.Second, "", 0)
+}
+
 // A Service that replaces its endpoints again and again keeps a bounded number of those that are gone.
 func TestDrainIsBounded(t *testing.T) {
 	d := newDrains(t, "drain=24h")
