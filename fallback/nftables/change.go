@@ -568,8 +568,9 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	return nil
 }
 
-// ensureTable adds the table and its maps to b if there is no table, or one that another version made. It
-// returns the table that stays, if any.
+// ensureTable adds the table to b if there is none, or one that does not fit, and the maps that it lacks: an
+// earlier version has fewer. It returns the table that stays, if any. A table that is replaced serves nothing
+// until the last transaction of the sync.
 func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *netlink.Table {
 	if r.table != nil && !fits(r.table, fixed) {
 		w.Log.Info("the table is another version's, or dormant: it is replaced")
@@ -579,11 +580,18 @@ func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *ne
 
 	if r.table == nil {
 		b.AddTable()
-		for i := range rules.Sets {
-			b.AddSet(&rules.Sets[i])
-		}
 	} else {
 		r.before = r.table.Elements
+	}
+
+	for i := range rules.Sets {
+		s, has := &rules.Sets[i], false
+		if r.table != nil {
+			has, _ = r.table.HasSet(s)
+		}
+		if !has {
+			b.AddSet(s)
+		}
 	}
 	return r.table
 }
@@ -651,14 +659,14 @@ func (w *worker) queueWanted() {
 	}
 }
 
-// fits reports whether an installed table is in use, and its sets and hooks are as this version has them.
-// They cannot be changed in place.
+// fits reports whether an installed table is in use, and those sets and hooks that it has are as this version
+// has them. They cannot be changed in place.
 func fits(t *netlink.Table, fixed *rules.Fixed) bool {
 	if t.Dormant {
 		return false
 	}
 	for i := range rules.Sets {
-		if _, same := t.HasSet(&rules.Sets[i]); !same {
+		if has, same := t.HasSet(&rules.Sets[i]); has && !same {
 			return false
 		}
 	}

@@ -116,3 +116,46 @@ func TestUpgradeOfMasquerade(t *testing.T) {
 	load.end()
 	checkHeld(t, "after the upgrade", held)
 }
+
+// A node in mode nftables moves on from a version that had fewer maps. The table stays, so that no new connection fails.
+func TestUpgradeOfMaps(t *testing.T) {
+	web := service("web", "40.0.0.1")
+	c := newCluster(t, testbed.Options{Plane: testbed.Linux}, "--mode", "nftables", "--service-cidr", serviceCIDRs)
+	c.begin(web, slice(web, 8080, at(c.pods[1].IP4)))
+	must(t, c.agent.Stop(syscall.SIGTERM))
+	table := func() string { // replaced, it has another handle
+		t.Helper()
+		out, err := c.Node.Exec(c.ctx, "nft", "-a", "list", "table", "ip", "nkp")
+		must(t, err)
+		for _, what := range []string{"map closing {", "map closing-nodeports {", "chain resets {"} {
+			if !strings.Contains(out, what) {
+				t.Errorf("no %q", what)
+			}
+		}
+		line, _, _ := strings.Cut(out, "\n")
+		return line
+	}
+	was := table()
+	var edits strings.Builder
+	for _, family := range []string{"ip", "ip6"} {
+		for _, chain := range []string{"filter-input", "filter-forward", "filter-output", "resets"} {
+			edits.WriteString("flush chain " + family + " nkp " + chain + "\n")
+		}
+		for _, what := range []string{"chain " + family + " nkp resets", "map " + family + " nkp closing",
+			"map " + family + " nkp closing-nodeports"} {
+			edits.WriteString("delete " + what + "\n")
+		}
+	}
+	_, err := c.Node.Exec(c.ctx, "nft", edits.String())
+	must(t, err)
+
+	load := c.underLoad(t, "40.0.0.1:80")
+	load.more(10)
+	c.run()
+	c.settle()
+	load.more(10)
+	load.end()
+	if now := table(); now != was {
+		t.Errorf("%q was replaced by %q", was, now)
+	}
+}
