@@ -62,9 +62,9 @@ func (u UDPFrontends) Stale(mark uint32, frontend, endpoint netip.AddrPort) bool
 
 // ClosingFrontends maps each frontend of a TCP Service port whose connections to removed endpoints end to the
 // port's id, and to the endpoints with which connections may stay.
-type ClosingFrontends map[netip.AddrPort]closing
+type ClosingFrontends map[netip.AddrPort]closingFrontend
 
-type closing struct {
+type closingFrontend struct {
 	id   uint32
 	stay []netip.AddrPort
 }
@@ -72,7 +72,23 @@ type closing struct {
 // ClosingFrontends returns those frontends, except for those of ports that do not know yet which endpoints
 // were removed. It shares the ports' slices of endpoints.
 func (c *Compiler) ClosingFrontends() ClosingFrontends {
-	return byFrontend(c, closes, func(p *placed) closing { return closing{p.id, p.sp.Serving} })
+	closing := false
+	for _, p := range c.ports {
+		closing = closing || closes(p.sp)
+	}
+	if !closing {
+		return nil
+	}
+
+	// Another Service's frontend may take precedence over a NodePort.
+	isTCP := func(sp *k8s.ServicePort) bool { return sp.Name.Protocol == "TCP" }
+	f := ClosingFrontends{}
+	for at, p := range byFrontend(c, isTCP, func(p *placed) *placed { return p }) {
+		if closes(p.sp) {
+			f[at] = closingFrontend{p.id, p.sp.Serving}
+		}
+	}
+	return f
 }
 
 // closes reports whether connections to endpoints that are not in Serving end.
@@ -82,8 +98,14 @@ func closes(sp *k8s.ServicePort) bool { return sp != nil && sp.Removed != nil &&
 // it belongs to the Service port that has its frontend, and the endpoint was removed. Entries of a port that
 // had the frontend before stay.
 func (f ClosingFrontends) Stale(mark uint32, frontend, endpoint netip.AddrPort) bool {
+	return mark&markService != 0 && f[frontend].id == mark>>markIDShift && f.Ends(frontend, endpoint)
+}
+
+// Ends reports whether connections to a frontend that go to this endpoint end now: it was removed, and has not
+// come back.
+func (f ClosingFrontends) Ends(frontend, endpoint netip.AddrPort) bool {
 	to, ok := f[frontend]
-	if !ok || mark&markService == 0 || mark>>markIDShift != to.id {
+	if !ok {
 		return false
 	}
 	_, stays := slices.BinarySearchFunc(to.stay, endpoint, netip.AddrPort.Compare)

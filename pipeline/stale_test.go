@@ -101,6 +101,33 @@ func TestClosingFrontends(t *testing.T) {
 	}
 }
 
+// By one filter connections to a removed endpoint end, unless it has come back, or another Service's frontend takes precedence over
+// the NodePort.
+func TestClosingFrontendsEnd(t *testing.T) {
+	at := netip.MustParseAddrPort
+	web := shape{Name: "web", Cluster: 3, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}.ServicePort()
+	kept := shape{Name: "kept", Cluster: 1, VIP: 1, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.ExternalIP}}.ServicePort()
+	less := *web
+	less.Serving = web.Serving[:2]
+	c := compile(t, testConfig(), web)
+	vip, nodePort, gone := at("40.0.0.1:80"), at("172.16.0.2:30000"), web.Serving[2]
+	check := func(when string, wantVIP, wantNodePort bool) {
+		t.Helper()
+		f := c.ClosingFrontends()
+		if f.Ends(vip, gone) != wantVIP || f.Ends(nodePort, gone) != wantNodePort || f.Ends(vip, web.Serving[0]) {
+			t.Errorf("%s: %t, %t; want %t, %t", when, f.Ends(vip, gone), f.Ends(nodePort, gone), wantVIP, wantNodePort)
+		}
+	}
+	check("all there", false, false)
+	c.Update(map[k8s.PortName]*k8s.ServicePort{web.Name: &less})
+	check("one gone", true, true)
+	kept.Frontends[1].Address, kept.Frontends[1].Port = nodePort.Addr(), nodePort.Port()
+	c.Update(map[k8s.PortName]*k8s.ServicePort{kept.Name: kept})
+	check("another's frontend", true, false)
+	c.Update(map[k8s.PortName]*k8s.ServicePort{web.Name: web})
+	check("back", false, false)
+}
+
 // A removed endpoint is a filter for each frontend; where nothing is known of endpoints that were removed before, a listing.
 func TestClosedConnections(t *testing.T) {
 	web := shape{Name: "web", Cluster: 3, Closes: true, Types: []k8s.FrontendType{k8s.ClusterIP, k8s.NodePort}}.ServicePort()

@@ -189,9 +189,14 @@ func (u *staleUDP) attempt(
 	}
 
 	begun, families := time.Now(), map[k8s.Family]bool{}
+	closing := c.ClosingFrontends()
 	for ; len(todo.filters) > 0 && time.Since(begun) < flushLimit; todo.filters = todo.filters[1:] {
-		if pipeline.OnlyListed(&todo.filters[0]) {
+		f := &todo.filters[0]
+		if pipeline.OnlyListed(f) {
 			continue // status warns; the next audit tries again
+		}
+		if f.IPProto == flow.ProtoTCP && !closing.Ends(f.Dst, f.Replier) {
+			continue // it has come back since: clients have connections to it that stay
 		}
 		// One by one: the switch answers echo requests between them.
 		if err := conn.Flush(ctx, todo.filters[:1]); err != nil {

@@ -184,3 +184,21 @@ func TestRow20RemovedLocalEndpoint(t *testing.T) {
 		all.ended(t, c.here.Name)
 	})
 }
+
+// Connections to an endpoint that was removed and has come back stay, although entries to it are deleted once more later.
+func TestRow20RemovedEndpointComesBack(t *testing.T) {
+	onEveryPlaneWith(t, setup{needs: ownSettings}, func(t *testing.T, c *cluster) {
+		s := c.serve(service("back", clusterIP(1), removedEndpoints("close")), c.here, c.there)
+		c.apply()
+		time.Sleep(4 * time.Second) // nothing is to be deleted any more
+		cluster, _, _, _ := c.frontends(1)
+		c.endpoints(s, ready(c.there)...)
+		c.apply()
+		time.Sleep(1500 * time.Millisecond)
+		c.endpoints(s, ready(c.here)...)
+		c.apply()
+		all := c.hold(8, probe{from: c.pod, to: cluster})
+		time.Sleep(3 * time.Second)
+		all.stay(t, "back")
+	})
+}
