@@ -101,8 +101,8 @@ func (f ClosingFrontends) Stale(mark uint32, frontend, endpoint netip.AddrPort) 
 	return mark&markService != 0 && f[frontend].id == mark>>markIDShift && f.Ends(frontend, endpoint)
 }
 
-// Ends reports whether connections to a frontend that go to this endpoint end now: it was removed, and has not
-// come back.
+// Ends reports whether connections to a frontend that go to this endpoint end now: it was removed, and has
+// not come back.
 func (f ClosingFrontends) Ends(frontend, endpoint netip.AddrPort) bool {
 	to, ok := f[frontend]
 	if !ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ type fakeSteps struct {
 	taken   int
 	steps   []int // seconds
 	noticed int
-	err     error
+	busy    atomic.Bool // a Step fails
 	changed Signal
 }
 
@@ -31,10 +32,11 @@ func (s *fakeSteps) Step(context.Context) error {
 	if s.r.Noticed {
 		s.noticed, s.r.Noticed = s.noticed+1, false
 	}
-	if s.err == nil {
-		s.r.InForce()
+	if s.busy.Load() {
+		return errors.New("busy")
 	}
-	return s.err
+	s.r.InForce()
+	return nil
 }
 
 // A Runner works at once after a change, rests between two steps however many changes there are, and longer after each failure.
@@ -65,11 +67,11 @@ func testRunner(t *testing.T) {
 		t.Errorf("steps at %v s, %d updates, %d notices, %+v", s.steps, s.taken, s.noticed, r.changes.Programming())
 	}
 
-	s.err = errors.New("busy")
+	s.busy.Store(true)
 	at(30)
 	s.changed.Notify()
 	at(34)
-	s.err = nil
+	s.busy.Store(false)
 	at(60)
 	want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
 	if !slices.Equal(s.steps[2:], []int{30, 31, 33, 37}) || !slices.Equal(pauses, want) {
