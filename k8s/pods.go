@@ -14,7 +14,7 @@ func AppendPodIPs(ips []netip.Addr, o *discoveryv1.EndpointSlice, namespace, pod
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if !isPod(e.TargetRef) || e.TargetRef.Name != pod || len(e.Addresses) == 0 {
+		if pod == "" || PodOf(e.TargetRef, namespace) != pod || len(e.Addresses) == 0 {
 			continue
 		}
 		if ip, ok := ParseAddr(e.Addresses[0]); ok && !slices.Contains(ips, ip) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -110,7 +111,7 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 	slices.SortStableFunc(s.ports, slicePort.compare)
 	s.endpoints = make([]sliceEndpoint, 0, len(o.Endpoints))
 	for i := range o.Endpoints {
-		s.addEndpoint(&o.Endpoints[i], i)
+		s.addEndpoint(&o.Endpoints[i], i, o.Namespace)
 	}
 
 	for i := range s.endpoints {
@@ -131,7 +132,7 @@ func (s *slice) warn(path *field.Path, format string, args ...any) {
 }
 
 // addEndpoint adds an endpoint at its first address; the others are alternatives that no proxy uses.
-func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
+func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int, namespace string) {
 	path := func() *field.Path { return field.NewPath("endpoints").Index(i).Child("addresses") }
 	if len(e.Addresses) == 0 {
 		s.warn(path(), "is empty: this endpoint is ignored")
@@ -160,9 +161,7 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 	if e.NodeName != nil {
 		ep.node = *e.NodeName
 	}
-	if isPod(e.TargetRef) {
-		ep.pod = e.TargetRef.Name
-	}
+	ep.pod = PodOf(e.TargetRef, namespace)
 	if e.Hints != nil {
 		ep.hints = &hints{}
 		for _, n := range e.Hints.ForNodes {
@@ -176,5 +175,20 @@ func (s *slice) addEndpoint(e *discoveryv1.Endpoint, i int) {
 	s.endpoints = append(s.endpoints, ep)
 }
 
-// isPod reports whether an endpoint's targetRef names a pod.
-func isPod(ref *v1.ObjectReference) bool { return ref != nil && ref.Kind == "Pod" && ref.Name != "" }
+// maxPodName is the longest name of a pod, a DNS subdomain (RFC 1123).
+const maxPodName = 253
+
+// PodOf returns the name of the pod in a namespace that a targetRef of an endpoint names; "": it names none.
+// The API server checks no targetRef. A name that no pod can have is not shown to anyone: it may hold what
+// terminals and shells obey.
+func PodOf(ref *v1.ObjectReference, namespace string) string {
+	if ref == nil || ref.Kind != "Pod" || len(ref.Name) > maxPodName ||
+		ref.Namespace != "" && ref.Namespace != namespace {
+		return ""
+	}
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	if strings.Trim(ref.Name, letters+"-.") != "" || strings.IndexAny(ref.Name, letters) != 0 {
+		return ""
+	}
+	return ref.Name
+}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -64,7 +66,15 @@ func (f *File) server(r *reader) {
 		r.fail("k8s", "apiserver_host_ip",
 			"nkp needs one address: name that of the API servers' load balancer")
 	}
-	f.Server = "https://" + net.JoinHostPort(strings.Trim(host, "[]"), cmp.Or(port, "443"))
+	host, port = strings.Trim(host, "[]"), cmp.Or(port, "443")
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, ":/@?#%[]") {
+		r.fail("k8s", "apiserver_host_ip",
+			"it is no address or name: write it as 192.0.2.10, and the port as apiserver_host_port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		r.fail("k8s", "apiserver_host_port", "it is no port")
+	}
+	f.Server = "https://" + net.JoinHostPort(host, port)
 }
 
 // reader looks up options and remembers which. It keeps the first error.

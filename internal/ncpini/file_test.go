@@ -66,17 +66,20 @@ func TestLoadErrors(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 	for text, want := range map[string]string{
-		"ovs_bridge = br-int\n":           "line 1: the option is in no [SECTION]",
-		"[k8s\n":                          `line 1: "[k8s" is not [SECTION]`,
-		"[ ]\n":                           "is not [SECTION]",
-		"[k8s]\ns3cr3t\n":                 "line 2: it is neither NAME = VALUE",
-		"[k8s]\n= s3cr3t\n":               "line 2: the option has no name",
-		"[k8s]\n  ca_file = s3cr3t\n":     "line 2: it is indented, and continues no value",
-		"[k8s]\na = b\n\n  s3cr3t\n":      "line 4: it is indented",
-		"[k8s]\nca_file = $s3cr3t/ca\n":   "[k8s] ca_file: it refers to another option",
-		"[k8s]\napiserver_host_ip=a,b\n":  "[k8s] apiserver_host_ip: nkp needs one address",
-		strings.Repeat("# long\n", 1<<18): "more than 1048576 bytes",
-		strings.Repeat("#", 2<<20):        "more than 1048576 bytes",
+		"ovs_bridge = br-int\n":                         "line 1: the option is in no [SECTION]",
+		"[k8s\n":                                        `line 1: "[k8s" is not [SECTION]`,
+		"[ ]\n":                                         "is not [SECTION]",
+		"[k8s]\ns3cr3t\n":                               "line 2: it is neither NAME = VALUE",
+		"[k8s]\n= s3cr3t\n":                             "line 2: the option has no name",
+		"[k8s]\n  ca_file = s3cr3t\n":                   "line 2: it is indented, and continues no value",
+		"[k8s]\na = b\n\n  s3cr3t\n":                    "line 4: it is indented",
+		"[k8s]\nca_file = $s3cr3t/ca\n":                 "[k8s] ca_file: it refers to another option",
+		"[k8s]\napiserver_host_ip=a,b\n":                "[k8s] apiserver_host_ip: nkp needs one address",
+		"[k8s]\napiserver_host_ip=https://192.0.2.10\n": "[k8s] apiserver_host_ip: it is no address or name",
+		"[k8s]\napiserver_host_ip=192.0.2.10:6443\n":    "[k8s] apiserver_host_ip: it is no address or name",
+		"[k8s]\napiserver_host_ip=a\napiserver_host_port=https\n": "[k8s] apiserver_host_port: it is no port",
+		strings.Repeat("# long\n", 1<<18):                         "more than 1048576 bytes",
+		strings.Repeat("#", 2<<20):                                "more than 1048576 bytes",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func trim(o any) {
 		trimMeta(&o.ObjectMeta, k8s.LabelServiceProxyName, discoveryv1.LabelServiceName, v1.IsHeadlessService)
 		o.Endpoints = slices.Clone(o.Endpoints) // decoding leaves spare capacity
 		for i := range o.Endpoints {
-			trimEndpoint(&o.Endpoints[i])
+			trimEndpoint(&o.Endpoints[i], o.Namespace)
 		}
 	case *v1.Node:
 		trimMeta(&o.ObjectMeta, v1.LabelTopologyZone)
@@ -76,9 +76,13 @@ func only(m map[string]string, keys []string) (kept map[string]string) {
 
 var yes, no = true, false // what the conditions of all endpoints point to; never written
 
-func trimEndpoint(e *discoveryv1.Endpoint) {
+func trimEndpoint(e *discoveryv1.Endpoint, namespace string) {
+	var target *v1.ObjectReference // for diagnosis
+	if pod := k8s.PodOf(e.TargetRef, namespace); pod != "" {
+		target = &v1.ObjectReference{Kind: "Pod", Name: pod}
+	}
 	*e = discoveryv1.Endpoint{
-		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName, TargetRef: trimTarget(e.TargetRef),
+		Addresses: e.Addresses, Hints: e.Hints, NodeName: e.NodeName, TargetRef: target,
 		Conditions: discoveryv1.EndpointConditions{
 			Ready:       shared(e.Conditions.Ready),
 			Serving:     shared(e.Conditions.Serving),
@@ -91,17 +95,6 @@ func trimEndpoint(e *discoveryv1.Endpoint) {
 	if e.NodeName != nil {
 		e.NodeName = intern(e.NodeName)
 	}
-}
-
-// maxPodName is the longest name of a pod, a DNS subdomain (RFC 1123). The API server checks no targetRef.
-const maxPodName = 253
-
-// trimTarget returns what an endpoint's targetRef says of its pod, for diagnosis; nil: nothing.
-func trimTarget(ref *v1.ObjectReference) *v1.ObjectReference {
-	if ref == nil || ref.Kind != "Pod" || len(ref.Name) > maxPodName {
-		return nil
-	}
-	return &v1.ObjectReference{Kind: "Pod", Name: ref.Name}
 }
 
 // What is remembered of names is bounded, because slices can name any number of nodes. Kubernetes is tested
