@@ -1,6 +1,8 @@
 package command
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -10,13 +12,14 @@ import (
 // The configuration that a package's user puts into settings.dir needs no flag: the unit's arguments follow
 // what is there. Flags win, and in a pod only flags count.
 
-// installed returns the path of a file or directory in the configuration's directory; "": it is not there.
+// installed returns the path of a file or directory in the configuration's directory; "": it is not there. A
+// link that leads nowhere is there, and so is what nkp may not read: to read it is an error, not to skip it.
 func (s *settings) installed(name string) string {
 	if s.dir == "" || apiserver.InCluster() {
 		return ""
 	}
 	path := filepath.Join(s.dir, name)
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
 	return path

@@ -77,6 +77,19 @@ func TestInstalledConfiguration(t *testing.T) {
 	}
 }
 
+// A link that leads nowhere, as where NSX is not there yet, is an error that names it, and no reason to serve without its settings.
+func TestInstalledLinkLeadsNowhere(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, name := range []string{"config.yaml", "ncp.ini"} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), nil, 0o600))
+		must(t, os.Symlink("/nonexistent", filepath.Join(dir, name)))
+		if _, err := parseIn(t, dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // ncp.ini's other options are named in one line, which is no warning; an error in the file names it.
 func TestNCPIni(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")

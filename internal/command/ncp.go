@@ -30,7 +30,7 @@ func (s *settings) applyNCP(f *pflag.FlagSet) error {
 	}
 
 	if ini.Server != "" && !s.namesSource() {
-		s.master = ini.Server
+		s.master, s.cfg.origin["master"] = ini.Server, "--ncp-ini: "+s.ncpINI
 		s.api.TokenFile, s.api.CAFile = ini.TokenFile, ini.CAFile
 		s.api.CertFile, s.api.KeyFile = ini.CertFile, ini.KeyFile
 	}

@@ -38,8 +38,8 @@ func (s *settings) checkSource() error {
 func (s *settings) needSource() error {
 	if !s.namesSource() && !apiserver.InCluster() {
 		return usageError(
-			"there is no source of Services: name the API server with --kubeconfig, or files with " +
-				"--manifests")
+			"there is no source of Services: name the API server with --kubeconfig or --ncp-ini, or files " +
+				"with --manifests")
 	}
 	return s.checkSource()
 }
@@ -63,7 +63,11 @@ func (s *settings) source() (source k8s.Source, kind string, err error) {
 }
 
 func (s *settings) apiSource() (*apiserver.Source, error) {
-	return apiserver.NewSource(s.apiOptions())
+	api, err := apiserver.NewSource(s.apiOptions())
+	if from := s.cfg.origin["master"]; err != nil && from != "" { // of its files and its address
+		err = fmt.Errorf("%s: [k8s]: %w", from, err)
+	}
+	return api, err
 }
 
 func (s *settings) apiOptions() apiserver.Options {

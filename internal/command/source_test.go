@@ -19,13 +19,16 @@ func TestSourceFlags(t *testing.T) {
 	dir := t.TempDir()
 	manifest, none := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "none")
 	must(t, os.WriteFile(manifest, nil, 0o600))
+	ini := filepath.Join(dir, "ncp.ini")
+	must(t, os.WriteFile(ini, []byte("[k8s]\napiserver_host_ip = 127.0.0.1\nca_file = "+none+"\n"), 0o600))
 	for _, tc := range []struct {
 		args   string
 		status int
 		says   string
 	}{
-		{"run", exitUsage, "name the API server with --kubeconfig, or files with --manifests"},
-		{"plan", exitUsage, "name the API server with --kubeconfig, or files with --manifests"},
+		{"plan --ncp-ini " + ini, exitFailure, "--ncp-ini: " + ini + ": [k8s]: "},
+		{"run", exitUsage, "name the API server with --kubeconfig or --ncp-ini, or files with --manifests"},
+		{"plan", exitUsage, "name the API server with --kubeconfig or --ncp-ini, or files with --manifests"},
 		{"run --manifests " + manifest + " --kubeconfig " + none, exitUsage, "--manifests and --kubeconfig exclude each other"},
 		{"plan --manifests " + manifest + " --kubeconfig " + none, exitUsage, "--manifests and --kubeconfig exclude each other"},
 		{"diff --manifests " + manifest + " --kubeconfig " + none, exitUsage, "--manifests and --kubeconfig exclude each other"},
