@@ -118,9 +118,13 @@ const notAsked = "was not asked"
 
 // read reads what to wait for: the Service, and its EndpointSlices once none has the pod w.without.
 func (w *serviceWait) read(ctx context.Context) (err error) {
+	var still *exitError // what the last answer says
 	for {
 		w.want, w.wantList, err = w.list(ctx)
-		if exit := (*exitError)(nil); !errors.As(err, &exit) || !pause(ctx, waitPause) {
+		if err != nil && still != nil && ctx.Err() != nil { // the time ended amid a question
+			return still
+		}
+		if !errors.As(err, &still) || !pause(ctx, waitPause) {
 			return err
 		}
 	}
@@ -145,6 +149,10 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
 				p.Close()
 				p = peer{p.Node, at[0].Pod, agent.NewRemoteCaller(p.Node, at[0].Dial)}
+			} else if names, err := w.nodes.cluster.Nodes(ctx); err == nil && !slices.Contains(names, p.Node) {
+				w.leave(p.Node)
+				<-slots
+				return
 			}
 		} else if why = answer.Why; why == "" {
 			why = w.lacks(ctx, &answer.Versions)
@@ -160,6 +168,13 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 			return
 		}
 	}
+}
+
+// leave takes a node out that is not in the cluster any more.
+func (w *serviceWait) leave(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.reasons, node)
 }
 
 // pause waits, and reports whether the context goes on.
@@ -265,9 +280,9 @@ func (w *serviceWait) showProgress(ctx context.Context) (stop func()) {
 	go func() {
 		defer close(ended)
 		for pause(ctx, time.Second) {
-			waiting := w.waiting()
+			waiting, of := w.waiting()
 			text := fmt.Sprintf("waiting for %s of %d: %s",
-				count(len(waiting), "node"), len(w.reasons), nameList(waiting))
+				count(len(waiting), "node"), of, nameList(waiting))
 			fmt.Fprint(w.errOut, "\r"+strings.Map(printable, text)+clearToEOL)
 		}
 		fmt.Fprint(w.errOut, "\r"+clearToEOL)
@@ -275,8 +290,8 @@ func (w *serviceWait) showProgress(ctx context.Context) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// waiting returns the nodes that do not have in force what is wanted, sorted.
-func (w *serviceWait) waiting() (names []string) {
+// waiting returns the nodes that do not have in force what is wanted, sorted, and of how many.
+func (w *serviceWait) waiting() (names []string, of int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for node, why := range w.reasons {
@@ -285,22 +300,22 @@ func (w *serviceWait) waiting() (names []string) {
 		}
 	}
 	slices.Sort(names)
-	return names
+	return names, len(w.reasons)
 }
 
 // report prints how the wait ended, and which nodes have no agent that could be asked.
 func (w *serviceWait) report(ctx context.Context, peers []peer, took time.Duration) error {
-	waiting := w.waiting()
+	waiting, of := w.waiting()
 	for _, node := range waiting {
 		fmt.Fprintf(w.errOut, "%s: %s\n", node, w.reasons[node])
 	}
 	if len(waiting) > 0 {
 		return fmt.Errorf("svc/%s is not in force on %s of %d after %v: %s", w.name,
-			count(len(waiting), "node"), len(peers), took.Round(time.Second), nameList(waiting))
+			count(len(waiting), "node"), of, took.Round(time.Second), nameList(waiting))
 	}
 
 	fmt.Fprintf(w.out, "svc/%s with %s is in force on %s\n", w.name,
-		count(len(w.want)-1, "EndpointSlice"), count(len(peers), "node"))
+		count(len(w.want)-1, "EndpointSlice"), count(of, "node"))
 	if w.nodes.node != "" {
 		return nil
 	}

@@ -117,3 +117,52 @@ func TestWaitStatus(t *testing.T) {
 		}
 	}
 }
+
+// A node that leaves the cluster meanwhile is not waited for, and not counted. One that only has no pod of nkp's for now is.
+func TestWaitNodeLeaves(t *testing.T) {
+	for _, nodes := range []string{"node-1", "node-2"} {
+		var pods atomic.Int32
+		var lists atomic.Int32
+		objects := serviceAPI(t, "5", &lists, "a=6")
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/api/v1/nodes":
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprintf(w, `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":%q}}]}`, nodes)
+			case strings.HasSuffix(r.URL.Path, "/pods") && pods.Add(1) > 1:
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","items":[]}`)
+			default:
+				http.Redirect(w, r, objects+r.URL.String(), http.StatusTemporaryRedirect)
+			}
+		}))
+		t.Cleanup(api.Close)
+		var out, errOut bytes.Buffer
+		args := "wait svc/web --timeout 2s --kubeconfig /dev/null --server " + api.URL
+		status := Main("kubectl-nkp", strings.Fields(args), &out, &errOut)
+		if left := nodes != "node-1"; left != (status == 0) || left != strings.Contains(out.String(), "in force on 0 nodes") ||
+			left == strings.Contains(errOut.String(), "is not in force on 1 node of 1") {
+			t.Errorf("nodes %s: %d\n%s%s", nodes, status, out.String(), errOut.String())
+		}
+	}
+}
+
+// Where the time ends amid a question, the wait says what the last answer said: the API server does answer.
+func TestWaitEndsAmidQuestion(t *testing.T) {
+	var services, lists atomic.Int32
+	objects := serviceAPI(t, "5", &lists, "a=6")
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/services/web") && services.Add(1) > 1 {
+			<-r.Context().Done()
+			return
+		}
+		http.Redirect(w, r, objects+r.URL.String(), http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(api.Close)
+	var out, errOut bytes.Buffer
+	args := "wait svc/web --without web-1 --timeout 2s --kubeconfig /dev/null --server " + api.URL
+	status := Main("kubectl-nkp", strings.Fields(args), &out, &errOut)
+	if status != exitFailure || !strings.Contains(errOut.String(), "EndpointSlice a still names pod web-1") {
+		t.Errorf("%d\n%s%s", status, out.String(), errOut.String())
+	}
+}
