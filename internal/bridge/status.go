@@ -275,7 +275,7 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 	}
 	err := p.askLoop(ctx, func(loop context.Context) {
 		p.checkFailOpen(loop)
-		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.in.Waits(by) {
+		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.waits(by) {
 			why = notAll
 		}
 	})
@@ -284,6 +284,10 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 	}
 	return why
 }
+
+// waits reports whether the switch may lack what was handed over by a time, or hold what should be gone since
+// the last read-back. It runs on the loop.
+func (p *Plane) waits(by time.Time) bool { return p.in.Waits(by) || len(p.prog.surplus) > 0 }
 
 // Uncached waits until the flows that the datapath caches follow the tables as they are now, and returns why
 // they may not; "": they do, or ovs-vswitchd's control socket cannot be reached.
