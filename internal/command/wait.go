@@ -149,8 +149,7 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
 				p.Close()
 				p = peer{p.Node, at[0].Pod, agent.NewRemoteCaller(p.Node, at[0].Dial)}
-			} else if names, err := w.nodes.cluster.Nodes(ctx); err == nil && !slices.Contains(names, p.Node) {
-				w.leave(p.Node)
+			} else if w.left(ctx, p.Node) {
 				<-slots
 				return
 			}
@@ -170,11 +169,16 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 	}
 }
 
-// leave takes a node out that is not in the cluster any more.
-func (w *serviceWait) leave(node string) {
+// left reports whether a node is not in the cluster any more. It is then not counted.
+func (w *serviceWait) left(ctx context.Context, node string) bool {
+	names, err := w.nodes.cluster.Nodes(ctx)
+	if err != nil || slices.Contains(names, node) {
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.reasons, node)
+	return true
 }
 
 // pause waits, and reports whether the context goes on.
