@@ -363,7 +363,12 @@ func (c *Caller) request(ctx context.Context, method, path string) ([]byte, erro
 	if c.remote {
 		body = printable(body)
 	}
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, fmt.Errorf("nkp on %s is of another version, which does not answer this: "+
+			"upgrade the older one", c.path)
+	default:
 		return nil, fmt.Errorf("nkp on %s: %s", c.path, strings.TrimSpace(string(body)))
 	}
 
