@@ -141,7 +141,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 			fmt.Fprintln(out, "kube-proxy serves by the chains in iptables now: they are left to it")
 		}
 		_, err = fmt.Fprintf(out,
-			"removed %d chains and %d rules in other chains from iptables\n", n.Chains, n.Rules)
+			"removed %s and %s in other chains from iptables\n", count(n.Chains, "chain"), count(n.Rules, "rule"))
 		return err
 
 	case mode.NFTables:
@@ -149,7 +149,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "removed %d tables from nftables\n", n)
+		_, err = fmt.Fprintf(out, "removed %s from nftables\n", count(n, "table"))
 		return err
 
 	case mode.Windows:
@@ -157,7 +157,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "removed %d objects from HNS\n", n)
+		_, err = fmt.Fprintf(out, "removed %s from HNS\n", count(n, "object"))
 		return err
 	}
 
@@ -195,7 +195,7 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("routes for the node's own traffic: %w", err)
 	}
 
-	_, err = fmt.Fprintf(out, "removed %d flows, %d groups and %d meters from %s\n",
-		n.Flows, len(d.DelGroups), len(d.DelMeters), s.Bridge)
+	_, err = fmt.Fprintf(out, "removed %s, %s and %s from %s\n", count(int(n.Flows), "flow"),
+		count(len(d.DelGroups), "group"), count(len(d.DelMeters), "meter"), s.Bridge)
 	return err
 }

@@ -196,6 +196,6 @@ func (s *settings) withoutAgent(ctx context.Context, err error) error {
 	if readErr != nil {
 		return err
 	}
-	return fmt.Errorf("%w; bridge %s holds %d flows and %d groups of nkp's",
-		err, s.Bridge, flows.Flows, len(groups))
+	return fmt.Errorf("%w; bridge %s holds %s and %s of nkp's",
+		err, s.Bridge, count(int(flows.Flows), "flow"), count(len(groups), "group"))
 }

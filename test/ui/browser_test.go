@@ -193,7 +193,7 @@ func (b *browser) picture(name, last string) {
 		}))
 		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 		harness.Must(b.t, err)
-		if len(png) > 180_000 {
+		if len(png) > 240_000 {
 			b.t.Errorf("picture %s: %d bytes", name, len(png))
 		}
 		harness.Must(b.t, os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), png, 0o644))
