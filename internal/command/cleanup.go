@@ -141,7 +141,8 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 			fmt.Fprintln(out, "kube-proxy serves by the chains in iptables now: they are left to it")
 		}
 		_, err = fmt.Fprintf(out,
-			"removed %s and %s in other chains from iptables\n", count(n.Chains, "chain"), count(n.Rules, "rule"))
+			"removed %s and %s in other chains from iptables\n",
+			count(n.Chains, "chain"), count(n.Rules, "rule"))
 		return err
 
 	case mode.NFTables:
