@@ -284,12 +284,12 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 	return s, ctx.Err()
 }
 
-// Behind is part of dataplane.Plane. It does not wait.
+// Behind is part of dataplane.Plane. It does not wait. Of two families that are behind it names IPv4.
 func (p *Plane) Behind(_ context.Context, by time.Time) string {
 	d := p.Detail() // an Inbox must not be asked under p.mu, because its own lock comes first
-	for f, in := range p.inbox {
+	for _, f := range dataplane.Families {
 		for i := range d.Families {
-			if s := &d.Families[i]; s.Family == f.String() && in.Waits(by) {
+			if s := &d.Families[i]; s.Family == f.String() && p.inbox[f].Waits(by) {
 				return cmp.Or(s.LastError, notInStep(s.Family))
 			}
 		}
