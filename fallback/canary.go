@@ -88,9 +88,12 @@ func tryCanary(at serving.Canary, server *net.UDPConn) (r dataplane.CanaryResult
 	}()
 
 	word := strconv.FormatUint(rand.Uint64(), 36)
-	if _, err := client.Write([]byte(word)); err != nil {
+	switch _, err := client.Write([]byte(word)); {
+	case errors.Is(err, syscall.EPERM): // what the kernel says of a packet that a hook dropped
 		r.Lost = fmt.Sprintf("a rule in hook output or postrouting drops it (%v)", err)
 		return r
+	case err != nil: // such as lo that is down
+		return dataplane.CanaryResult{Unknown: "it cannot be sent: " + err.Error()}
 	}
 	from, err := hear(server, word)
 	if err != nil {

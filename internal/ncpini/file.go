@@ -26,6 +26,13 @@ type File struct {
 
 // Load reads ncp.ini. An error names the file, and the line or the option.
 func Load(path string) (*File, error) {
+	// A named pipe without a writer could not even be opened.
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a file with options", path)
+	}
 	in, err := os.Open(path)
 	if err != nil {
 		return nil, err
