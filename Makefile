@@ -27,16 +27,37 @@ demo: ## the guestbook's Services on a private switch (KEEP=1 leaves it running)
 
 # Packages whose tests take longest start first, beside one other.
 LONG        = ./test/packets ./test/semantics ./fallback
+TESTED      = $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
 TESTTIMEOUT = 30m
 
 test: deps ## what every change needs: unit tests, and packets through a private switch (make lint vets them)
 	@mkdir -p bin
 	$(GO) build -o bin/nkp-under-test .
-	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 2 -timeout $(TESTTIMEOUT) $(LONG) $$($(GO) list ./... | grep -vE '/test/(fallback|faults)')
+	NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -vet=off -p 2 -timeout $(TESTTIMEOUT) $(TESTED)
 
-test-all: ## the same with the tests that run at night only: long ones, random ones, all data planes
+# The same with the tests that run at night only, in suites of at most half an hour. Those of test/packets are divided by the
+# first letter of a test's name. hack/gate's TestNightIsWhole holds that each test is in exactly one of them.
+NIGHT = test-all-units test-all-fallback test-all-semantics \
+	test-all-packets-1 test-all-packets-2 test-all-packets-3 test-all-packets-4 test-all-packets-5 test-all-packets-6
+test-all-units:     TESTED = $$($(GO) list ./... | grep -vE '/test/(packets|semantics|fallback|faults)$$|/nkp/fallback$$')
+test-all-fallback:  TESTED = ./fallback
+test-all-semantics: TESTED = ./test/semantics
+test-all-packets-1: TESTED = ./test/packets -run '^Test[A-C]'
+test-all-packets-2: TESTED = ./test/packets -run '^Test[D-G]'
+test-all-packets-3: TESTED = ./test/packets -run '^Test[H-M]'
+test-all-packets-4: TESTED = ./test/packets -run '^Test[N-R]'
+test-all-packets-5: TESTED = ./test/packets -run '^Test[^A-RT-Z]'
+test-all-packets-6: TESTED = ./test/packets -run '^Test[T-Z]'
+
+.PHONY: $(NIGHT)
+$(NIGHT): deps
 	@.ci/install-deps ovn
-	NKP_NIGHTLY=1 $(MAKE) test TESTTIMEOUT=3h
+	@mkdir -p bin
+	$(GO) build -o bin/nkp-under-test .
+	NKP_NIGHTLY=1 NKP_BINARY=$(CURDIR)/bin/nkp-under-test $(GO) test -count=1 -v -vet=off -p 2 -timeout 3h $(TESTED)
+
+test-all: ## what make test runs, and the tests that run at night only: long ones, random ones, all data planes (hours)
+	@$(MAKE) --no-print-directory --keep-going $(NIGHT)
 
 nightly: deps ## the suites that are not for every change, one after the other; records them in .ci/nightly.json (hours; SUITES="e2e faults": those)
 	$(GO) run ./hack/gate nightly $(SUITES)

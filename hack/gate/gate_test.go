@@ -194,6 +194,77 @@ func mustGit(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// make test-all leaves out no test of the main module, and has none twice: each package that is not one of the suites peers and
+// faults is in one of its suites, and each test of test/packets is in one part.
+func TestNightIsWhole(t *testing.T) {
+	t.Chdir("../..")
+	packages, err := loadGraph()
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`(?s)\nNIGHT = (.*?[^\\])\n`).FindSubmatch(makefile)
+	if list == nil {
+		t.Fatal("the Makefile has no list NIGHT")
+	}
+
+	var rest *regexp.Regexp // packages that are not in test-all-units
+	var parts []*regexp.Regexp
+	apart := []string{"test/fallback", "test/faults"}
+	for _, target := range strings.Fields(strings.ReplaceAll(string(list[1]), "\\", "")) {
+		if s, ok := suiteNamed(target); !ok || s.when != atNight {
+			t.Errorf("%s is no suite of the night", target)
+		}
+		line := regexp.MustCompile(`(?m)^` + target + `: +TESTED = (.*)$`).FindSubmatch(makefile)
+		if line == nil {
+			t.Fatalf("%s: the Makefile does not say what it tests", target)
+		}
+		tested := strings.ReplaceAll(string(line[1]), "$$", "$")
+		dir, part, divided := strings.Cut(strings.TrimPrefix(tested, "./"), " -run ")
+		if _, pattern, ok := strings.Cut(tested, "grep -vE "); ok {
+			rest = regexp.MustCompile(strings.Trim(pattern, "')"))
+			continue
+		}
+		if divided {
+			parts = append(parts, regexp.MustCompile(strings.Trim(part, "'")))
+		}
+		if !divided || len(parts) == 1 {
+			apart = append(apart, dir)
+		}
+	}
+
+	for pkg := range packages {
+		dir := strings.TrimPrefix(pkg.pkg, module+"/")
+		if in := !rest.MatchString(pkg.pkg); in == slices.Contains(apart, dir) {
+			t.Errorf("%s: in test-all-units %v, in a suite of its own %v", dir, in, !in)
+		}
+	}
+	files, err := filepath.Glob("test/packets/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w*)\(t `).FindAllSubmatch(text, -1) {
+			n := 0
+			for _, part := range parts {
+				if part.Match(found[1]) {
+					n++
+				}
+			}
+			if n != 1 {
+				t.Errorf("%s is in %d parts", found[1], n)
+			}
+		}
+	}
+}
+
 // The nightly workflow runs every suite that is not for every change, and every such suite has a record.
 func TestWorkflow(t *testing.T) {
 	t.Chdir("../..")

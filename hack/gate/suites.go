@@ -48,9 +48,20 @@ var suites = []suite{
 	},
 
 	{
-		target: "test-all", when: atNight, about: "the main module's tests, those of the night included",
-		dirs: []string{"test/packets", "test/semantics", "test/testbed", "fallback", "internal", "k8s", "ofctrl", "ovsdb", "pipeline", "windows"},
+		target: "test-all-units", when: atNight, about: "the main module's tests that no other suite has",
+		dirs: []string{"fallback", "hack", "internal", "k8s", "ofctrl", "ovsdb", "pipeline", "test/oracle", "test/testbed", "windows"},
 	},
+	{target: "test-all-fallback", when: atNight, about: "iptables and nftables by packet", dirs: []string{"fallback"}},
+	{
+		target: "test-all-semantics", when: atNight, about: "each rule of kube-proxy, on all data planes",
+		dirs: []string{"test/semantics"}, builds: []build{linux},
+	},
+	packets("test-all-packets-1", "A to C"),
+	packets("test-all-packets-2", "D to G"),
+	packets("test-all-packets-3", "H to M"),
+	packets("test-all-packets-4", "N to R"),
+	packets("test-all-packets-5", "S"),
+	packets("test-all-packets-6", "T to Z"),
 	{target: "faults", when: atNight, about: "minutes of faults under load", dirs: []string{"test/faults"}, builds: []build{linux}},
 	{
 		target: "fuzz", when: atNight, about: "a minute for each target",
@@ -79,6 +90,14 @@ var suites = []suite{
 		target: "conformance-smoke", when: atNight, about: "a real cluster; half an hour to compile",
 		dirs: []string{"test/conformance", "deploy/kubernetes"}, builds: []build{linux},
 	},
+}
+
+// packets returns the suite that has the tests of test/packets whose names begin with the letters.
+func packets(target, letters string) suite {
+	return suite{
+		target: target, when: atNight, about: "packets through a private switch, tests " + letters,
+		dirs: []string{"test/packets"}, builds: []build{linux},
+	}
 }
 
 // suiteNamed returns the suite of a make target.
