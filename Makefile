@@ -206,7 +206,7 @@ bench-quick: deps ## the same up to 1,000 Services, printed only (5 minutes)
 	$(BENCH) -quick $(BENCHFLAGS)
 
 .PHONY: trend
-trend: deps ## nkp's ratios beside ovs-ofctl, kube-proxy and direct connections, against the recorded ones (5 minutes; TRENDFLAGS=-record: record them)
+trend: deps ## nkp's ratios beside ovs-ofctl, kube-proxy, bare restores and direct connections, against the recorded ones (10 minutes; TRENDFLAGS=-record: record them)
 	$(BENCH) -trend $(CURDIR)/test/bench/trend.json $(TRENDFLAGS)
 
 bench-kernel: deps ## VIP against direct on the kernel datapath, in an emulated machine (8 minutes; only its ratios mean something)

@@ -151,6 +151,7 @@ type Results struct {
 	Data    []Data
 	Floor   *Floor // nil: nkp was left out
 	Fleet   *Fleet // nil: it was left out
+	Events  []Event
 }
 
 // run does everything there is in a plan.
@@ -192,7 +193,10 @@ func (r *Results) measureAll(ctx context.Context, p plan, sizes []size, api *rig
 			}
 		}
 	}
-	return nil
+	if p.events > 0 {
+		r.Events, err = measureEvents(ctx, p.events, done, programs)
+	}
+	return err
 }
 
 // withAPI builds the programs that are not there yet, and calls do with them and an API server that has the objects of every

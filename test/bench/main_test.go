@@ -221,6 +221,7 @@ func TestTrend(t *testing.T) {
 	atOneSize := func() *Results {
 		r := good()
 		r.Data, r.Control = r.Data[:3], r.Control[:4]
+		r.Events = []Event{{"an event, of the least", false, Pairs{{10, 10}, {11, 10}}}}
 		return r
 	}
 	if _, _, err := trend(atOneSize(), file, true); err != nil {
@@ -236,6 +237,7 @@ func TestTrend(t *testing.T) {
 		"nkp: switch CPU per connection, of direct":                        func(r *Results) { r.Data[0].SwitchCPU = Pairs{{110, 100}} },
 		"nkp: time of a refusal, of direct":                                func(r *Results) { r.Data[0].Refusal = Pairs{{110, 100}} },
 		"nkp nftables: one endpoint's change, of kube-proxy nftables's":    func(r *Results) { r.Control[1].Change = ms(400, 500) },
+		"an event, of the least":                                           func(r *Results) { r.Events[0].Rounds = Pairs{{12, 10}} },
 		"nkp: request latency p50, of direct (recorded, and not measured)": func(r *Results) { r.Data[0].Latency50 = nil },
 	} {
 		r := atOneSize()

@@ -36,6 +36,8 @@ type plan struct {
 
 	agents int           // of the fleet
 	fleet  time.Duration // how long its changes come
+
+	events int // rounds of each of measureEvents; 0: not measured
 }
 
 // size is one number of Services and what is measured there.
@@ -101,7 +103,7 @@ func trendPlan() plan {
 	p.sizes = []size{{services: 1000, control: true, data: true}}
 	p.starts, p.rounds, p.round = 5, 8, 400*time.Millisecond
 	p.changes, p.changeBudget = 60, 20*time.Second
-	p.agents = 0
+	p.agents, p.events = 0, 6
 	return p
 }
 

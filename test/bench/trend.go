@@ -67,6 +67,9 @@ func ratios(r *Results) (list []ratio) {
 		share("switch CPU per connection", false, d.SwitchCPU)
 		share("time of a refusal", false, d.Refusal)
 	}
+	for _, e := range r.Events {
+		list = append(list, ratio{e.What, e.Rounds.Ratio(), e.Rounds.within(), e.MoreIsBetter})
+	}
 	return list
 }
 
