@@ -54,7 +54,7 @@ func TestTouches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := strings.Fields("differential e2e test-windows test-kernel test-bench verify")
+	names := strings.Fields("test-all-units test-all-packets-1 differential e2e test-windows test-kernel test-bench verify")
 	inputs := map[string]*inputSet{}
 	for _, name := range names {
 		s, ok := suiteNamed(name)
@@ -68,20 +68,20 @@ func TestTouches(t *testing.T) {
 
 	for _, tc := range []struct{ files, want string }{
 		{"README.md docs/architecture.md Makefile", ""},
-		{"main.go", "e2e test-windows test-kernel"},
-		{"k8s/tracker.go", "differential e2e test-windows test-kernel"},
-		{"pipeline/service.go", "e2e test-windows test-kernel"}, // nkp.exe plans for a switch, too
-		{"internal/bridge/liveness.go", "e2e test-windows test-kernel"},
-		{"fallback/nftables/netlink/doc.go", "e2e test-kernel"}, // no part of nkp.exe
-		{"test/hnsfake/serve.go", "test-windows"},
-		{"test/testbed/bed.go", "e2e test-windows test-kernel test-bench"},
-		{"test/packets/life_test.go", "test-kernel"},
-		{"pipeline/ids_test.go", ""},
+		{"main.go", "test-all-packets-1 e2e test-windows test-kernel"},
+		{"k8s/tracker.go", "test-all-units test-all-packets-1 differential e2e test-windows test-kernel"},
+		{"pipeline/service.go", "test-all-units test-all-packets-1 e2e test-windows test-kernel"}, // nkp.exe plans for a switch, too
+		{"internal/bridge/liveness.go", "test-all-units test-all-packets-1 e2e test-windows test-kernel"},
+		{"fallback/nftables/netlink/doc.go", "test-all-units test-all-packets-1 e2e test-kernel"}, // no part of nkp.exe
+		{"test/hnsfake/serve.go", "test-all-units test-windows"},
+		{"test/testbed/bed.go", "test-all-units test-all-packets-1 e2e test-windows test-kernel test-bench"},
+		{"test/packets/life_test.go", "test-all-packets-1 test-kernel"},
+		{"pipeline/ids_test.go", "test-all-units"},
 		{"test/kernel/init", "test-kernel"},
-		{"internal/ui/page/index.html", "e2e test-windows test-kernel"}, // embedded
+		{"internal/ui/page/index.html", "test-all-units test-all-packets-1 e2e test-windows test-kernel"}, // embedded
 		{"test/bench/main.go", "test-bench"},
 		{"deploy/grafana/go.sum", "verify"},
-		{"go.mod", "differential e2e test-windows test-kernel test-bench"},
+		{"go.mod", "test-all-units test-all-packets-1 differential e2e test-windows test-kernel test-bench"},
 	} {
 		var touched []string
 		for _, name := range names {
