@@ -14,10 +14,11 @@
 // (profile.go, perf.go); -help has the flags.
 //
 // Start reading at [run] (main.go): it walks through the numbers of Services. control.go measures what a proxy costs and
-// how fast it follows, repair.go what its tables cost the kernel and how soon they are back when they are lost, data.go what its Services cost a packet, fleet.go what many agents cost the API server,
-// events.go what an empty table, a frozen switch and a replacement of nkp cost beside the least that they can, and
-// targets.go holds what must hold. Package rig has the network, the API server and the proxies, package traffic the
-// clients, package ofctrltest (of the product) a switch in memory, package report tables, plots and the fit of exponents.
+// how fast it follows, repair.go what its tables cost the kernel and how soon they are back when they are lost, data.go
+// what its Services cost a packet, fleet.go what many agents cost the API server, events.go what empty tables, a frozen
+// switch and a replacement of nkp cost beside the least that they can, and targets.go holds what must hold. Package rig
+// has the network, the API server and the proxies, package traffic the clients, package ofctrltest (of the product) a
+// switch in memory, package report tables, plots and the fit of exponents.
 //
 // It needs root, Open vSwitch, iptables and nft. Everything runs in network namespaces that it makes and that go
 // with it; it is a Go module of its own because nothing else needs a plotting library.
