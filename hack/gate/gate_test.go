@@ -251,7 +251,7 @@ func TestNightIsWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range regexp.MustCompile(`(?m)^func (Test\w*)\(t `).FindAllSubmatch(text, -1) {
+		for _, found := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllSubmatch(text, -1) {
 			n := 0
 			for _, part := range parts {
 				if part.Match(found[1]) {
