@@ -47,6 +47,9 @@ func measureEvents(ctx context.Context, rounds, services int, programs rig.Progr
 			}
 			replaced := Event{What: fmt.Sprintf("%s: new connections while it is replaced, of those without", kind), MoreIsBetter: true}
 
+			if _, err := m.inStep(); err != nil {
+				return err
+			}
 			for i := range rounds {
 				for _, e := range []struct {
 					to      *Event
