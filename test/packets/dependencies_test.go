@@ -214,7 +214,7 @@ func TestBridgeFlagsWithoutSwitch(t *testing.T) {
 	c.statusSays("mode", "nftables: ", "all is programmed")
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	must(t, c.Node.Sysctl("netfilter/nf_conntrack_tcp_timeout_close_wait", "99"))
-	out, errOut, status := c.nkp("cleanup", "--socket", c.socket(), "--ovsdb", "unix:"+none)
+	out, errOut, status := c.nkp("cleanup", "--socket", c.socket())
 	if status != 0 || !strings.Contains(out, "timeout_established back from 79 to "+established) || !strings.Contains(out, "timeout_close_wait at 99: something changed it") {
 		t.Errorf("cleanup ends with %d: %s%s", status, out, errOut)
 	}
@@ -235,7 +235,7 @@ func TestBridgeFlagsWithoutSwitch(t *testing.T) {
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	_, err = c.Node.Exec(c.ctx, "iptables", "-t", "nat", "-N", "KUBE-SERVICES")
 	must(t, err)
-	out, errOut, status = c.nkp("cleanup", "--socket", c.socket(), "--ovsdb", "unix:"+none)
+	out, errOut, status = c.nkp("cleanup", "--socket", c.socket())
 	if status != 0 || !strings.Contains(out, "another Service proxy has rules on this node: sysctls net.netfilter.nf_conntrack_tcp_timeout_established") || read("established") != "79" || recorded() {
 		t.Errorf("cleanup beside another proxy ends with %d, established %s, recorded %t: %s%s", status, read("established"), recorded(), out, errOut)
 	}
