@@ -121,6 +121,7 @@ func (c Config) withDefaults() Config {
 
 // sameForServices reports whether Services compile to the same flows under both configurations.
 func (c *Config) sameForServices(o *Config) bool {
+	pods, before := c.router().Detector, o.router().Detector
 	return c.Layout == o.Layout && slices.Equal(c.NodeIPs, o.NodeIPs) &&
 		slices.Equal(c.LocalIPs, o.LocalIPs) && slices.Equal(c.NodeElsewhere, o.NodeElsewhere) &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) &&
@@ -133,8 +134,8 @@ func (c *Config) sameForServices(o *Config) bool {
 		c.Fragments == o.Fragments &&
 		c.NoNullNAT == o.NoNullNAT &&
 		(c.Uplink == 0) == (o.Uplink == 0) &&
-		c.Detector.Has(k8s.IPv4) == o.Detector.Has(k8s.IPv4) &&
-		c.Detector.Has(k8s.IPv6) == o.Detector.Has(k8s.IPv6)
+		pods.Has(k8s.IPv4) == before.Has(k8s.IPv4) &&
+		pods.Has(k8s.IPv6) == before.Has(k8s.IPv6)
 }
 
 // OthersDecide reports whether flows of others in table 0 decide where packets go. Service packets go on to
