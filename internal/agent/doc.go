@@ -3,5 +3,6 @@
 // step.
 //
 // One goroutine, the loop in agent.go, owns the model; everything else sends it messages. Commands on the
-// same node ask the agent through a unix socket (socket.go). Start reading at [Agent].
+// same node ask the agent through a unix socket (socket.go), in the words of package api. Start reading at
+// [Agent].
 package agent

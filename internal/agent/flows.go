@@ -3,22 +3,13 @@ package agent
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// FlowList is the output of `nkp flows -o json`: what is installed of a Service. No list in it is null.
-type FlowList struct {
-	Node         string             `json:"node"`
-	Mode         string             `json:"mode"`
-	ServicePorts int                `json:"servicePorts"` // that have the name, by family
-	Objects      []dataplane.Object `json:"objects"`      // by data plane and Service port
-	More         int                `json:"more"`         // number of objects that are left out
-}
 
 // maxFlows bounds the objects of one answer.
 const maxFlows = 10_000
@@ -30,16 +21,17 @@ func (a *Agent) serveFlows(w http.ResponseWriter, r *http.Request) {
 	if err != nil || most <= 0 || most > maxFlows {
 		most = maxFlows
 	}
-	list, err := a.flows(r.Context(), ServiceFilter{Namespace: q.Get("namespace"), Name: q.Get("name")}, most)
+	of := api.ServiceFilter{Namespace: q.Get("namespace"), Name: q.Get("name")}
+	list, err := a.flows(r.Context(), of, most)
 	reply(w, list, err)
 }
 
 // flows lists what is installed of a Service, Service port by Service port.
-func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList, error) {
+func (a *Agent) flows(ctx context.Context, f api.ServiceFilter, most int) (*api.FlowList, error) {
 	names, delivered, active := []k8s.PortName{{}}, false, planes{}
 	err := a.ask(ctx, func() {
 		if delivered, active = a.delivered, a.planes; f.Name != "" {
-			names = f.selected(a.model, a.tracker)
+			names = selected(&f, a.model, a.tracker)
 		}
 	})
 	switch {
@@ -50,7 +42,7 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 	}
 
 	slices.SortFunc(names, k8s.PortName.Compare)
-	list := &FlowList{Node: a.set.NodeName, Mode: string(a.mode),
+	list := &api.FlowList{Node: a.set.NodeName, Mode: string(a.mode),
 		ServicePorts: len(names), Objects: []dataplane.Object{}}
 
 	for _, pl := range active.all {
@@ -70,11 +62,4 @@ func (a *Agent) flows(ctx context.Context, f ServiceFilter, most int) (*FlowList
 	}
 
 	return list, nil
-}
-
-// Flows asks what is installed of a Service, or with the name "" of all, with at most most objects; 0: as
-// many as the agent lists.
-func (c *Caller) Flows(ctx context.Context, namespace, name string, most int) (*FlowList, error) {
-	q := url.Values{"namespace": {namespace}, "name": {name}, "most": {strconv.Itoa(most)}}
-	return fetch[FlowList](ctx, c, http.MethodGet, "/v1/flows?"+q.Encode())
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -35,7 +36,7 @@ func (m many) List(_ context.Context, of k8s.PortName, to *dataplane.Listing) er
 func TestFlows(t *testing.T) {
 	a := idle(t)
 	a.planes = planes{all: []plane{{many{objects: 300_000}, kinds[mode.OVS]}, {many{objects: 2}, kinds[mode.NFTables]}}}
-	ask := func(query string) (list FlowList, code int, text string) {
+	ask := func(query string) (list api.FlowList, code int, text string) {
 		go func() { (<-a.asks)() }() // as the agent's loop does
 		w := httptest.NewRecorder()
 		a.handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/flows?"+query, nil))

@@ -3,18 +3,11 @@ package agent
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
-
-// InForce answers which versions of a Service and its EndpointSlices are in force on a node.
-type InForce struct {
-	k8s.Versions // as received; in force if Why is ""
-	// Why says why they are not in force, or not known to be.
-	Why string `json:"why,omitempty"`
-}
 
 // How long a question waits for the data planes to have in force what came before it, and how often it looks.
 const (
@@ -25,11 +18,11 @@ const (
 // inForce waits until all data planes of the node have in force what the agent has of a Service when it is
 // asked, for at most inForceWait. Later changes are not waited for, so that a stream of them cannot delay the
 // answer.
-func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*InForce, error) {
+func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce, error) {
 	ctx, cancel := context.WithTimeout(ctx, inForceWait)
 	defer cancel()
 
-	var s InForce
+	var s api.InForce
 	known, delivered, active := false, false, planes{}
 	asked := time.Now()
 	err := a.ask(ctx, func() {
@@ -103,10 +96,4 @@ func (a *Agent) serveInForce(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	s, err := a.inForce(r.Context(), k8s.ServiceName{Namespace: q.Get("namespace"), Name: q.Get("name")})
 	reply(w, s, err)
-}
-
-// InForce asks which versions of a Service are in force.
-func (c *Caller) InForce(ctx context.Context, name k8s.ServiceName) (*InForce, error) {
-	q := url.Values{"namespace": {name.Namespace}, "name": {name.Name}}
-	return fetch[InForce](ctx, c, http.MethodGet, "/v1/inforce?"+q.Encode())
 }

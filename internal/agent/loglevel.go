@@ -1,22 +1,15 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"net/url"
-)
 
-// LogLevelChange is the answer to a request that sets the log level.
-type LogLevelChange struct {
-	Before slog.Level `json:"before"`
-	Now    slog.Level `json:"now"`
-}
+	"github.com/nkp-proxy/nkp/internal/api"
+)
 
 // serveLogLevel answers POST /v1/log-level?level=…. The level holds until nkp restarts.
 func (a *Agent) serveLogLevel(w http.ResponseWriter, r *http.Request) {
-	var c LogLevelChange
+	var c api.LogLevelChange
 	if err := c.Now.UnmarshalText([]byte(r.URL.Query().Get("level"))); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -32,10 +25,4 @@ func (a *Agent) serveLogLevel(w http.ResponseWriter, r *http.Request) {
 	a.log.Warn(fmt.Sprintf("the log level is now %s, until nkp restarts; it was %s (nkp log-level)",
 		c.Now, c.Before))
 	reply(w, &c, nil)
-}
-
-// SetLogLevel has the agent log from a level on until it restarts.
-func (c *Caller) SetLogLevel(ctx context.Context, level string) (*LogLevelChange, error) {
-	return fetch[LogLevelChange](ctx, c, http.MethodPost,
-		"/v1/log-level?"+url.Values{"level": {level}}.Encode())
 }

@@ -4,43 +4,18 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
-
-// PodList is the output of `nkp pods -o json`: the bridge's ports that lead to pods.
-type PodList struct {
-	Node   string    `json:"node"`
-	Bridge string    `json:"bridge"`
-	Ports  []PodPort `json:"ports"` // by OpenFlow number
-	// Notes are about the whole list, such as that ovs-vswitchd does not answer.
-	Notes []string `json:"notes"`
-}
-
-// PodPort is a pod's port of the bridge, as the database shows it.
-type PodPort struct {
-	Port      string       `json:"port"`    // name of the interface
-	OFPort    uint32       `json:"ofPort"`  // 0: ovs-vswitchd has not given it a number
-	IfaceID   string       `json:"ifaceID"` // external_ids:iface-id
-	Addresses []netip.Addr `json:"addresses"`
-	MAC       string       `json:"mac"`  // "": not known
-	VLAN      uint16       `json:"vlan"` // access or native VLAN, 0: none
-	Trunks    []uint16     `json:"trunks"`
-	Link      string       `json:"link"`  // up, down, or - for an interface that has no carrier to report
-	State     string       `json:"state"` // ok, limited: some packets are kept back, or dead: nothing passes
-	// Problems are what the database, ovs-vswitchd and the kernel say against the port, each with what to
-	// look at.
-	Problems []string `json:"problems"`
-}
 
 // podsWait bounds how long pods waits for ovs-vswitchd.
 const podsWait = 2 * time.Second
 
 // pods lists the pods' ports, with what the switch and the kernel say against them now.
-func (a *Agent) pods(ctx context.Context) (*PodList, error) {
+func (a *Agent) pods(ctx context.Context) (*api.PodList, error) {
 	active := a.main
 	if err := a.ask(ctx, func() { active = a.planes }); err != nil {
 		return nil, err
@@ -68,17 +43,17 @@ func (a *Agent) pods(ctx context.Context) (*PodList, error) {
 	if !sw.Exists {
 		return nil, fmt.Errorf("bridge %s does not exist: create it, or choose another --bridge", sw.Bridge)
 	}
-	return &PodList{Node: a.set.NodeName, Bridge: sw.Bridge, Ports: podPorts(sw), Notes: notes}, nil
+	return &api.PodList{Node: a.set.NodeName, Bridge: sw.Bridge, Ports: podPorts(sw), Notes: notes}, nil
 }
 
 // podPorts returns the ports of a switch that lead to pods. Its lists are never nil.
-func podPorts(sw *ovsdb.Switch) []PodPort {
-	list := []PodPort{}
+func podPorts(sw *ovsdb.Switch) []api.PodPort {
+	list := []api.PodPort{}
 	for _, p := range sw.Ports {
 		if !p.IsPod() {
 			continue
 		}
-		port := PodPort{
+		port := api.PodPort{
 			Port:      p.Name,
 			OFPort:    p.OFPort,
 			IfaceID:   p.IfaceID,
@@ -117,9 +92,4 @@ func podPorts(sw *ovsdb.Switch) []PodPort {
 		list = append(list, port)
 	}
 	return list
-}
-
-// Pods asks for the bridge's ports that lead to pods.
-func (c *Caller) Pods(ctx context.Context) (*PodList, error) {
-	return fetch[PodList](ctx, c, http.MethodGet, "/v1/pods")
 }

@@ -4,31 +4,21 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
-// Report is what a bug report has of a node besides the answers to other commands.
-type Report struct {
-	Version       string         `json:"version"`
-	Platform      string         `json:"platform"`
-	Uname         string         `json:"uname"`
-	Configuration map[string]any `json:"configuration"`
-	Conntrack     any            `json:"conntrack"` // entries, by zone where there are zones
-	Database      string         `json:"database"`  // what nkp reads of Open vSwitch's database
-	Log           string         `json:"log"`       // its newest lines
-}
-
 // report describes the node for a bug report. It does not wait for the agent's loop, and for the switch not
 // long.
-func (a *Agent) report(ctx context.Context) *Report {
-	r := &Report{Version: Version, Platform: runtime.GOOS + "/" + runtime.GOARCH + " " + runtime.Version()}
+func (a *Agent) report(ctx context.Context) *api.Report {
+	platform := runtime.GOOS + "/" + runtime.GOARCH + " " + runtime.Version()
+	r := &api.Report{Version: Version, Platform: platform}
 	kernel, _ := os.ReadFile("/proc/version") // on Linux
 	r.Uname = string(kernel)
 	if r.Log = "not kept by nkp: the log is in the event log\n"; a.recentLog != nil {
@@ -64,11 +54,6 @@ func DescribeSwitch(sw ovsdb.Switch) string {
 		fmt.Fprintf(&b, "Port and Interface %+v\n", p)
 	}
 	return b.String()
-}
-
-// Report asks for what a bug report has besides the answers to other commands.
-func (c *Caller) Report(ctx context.Context) (*Report, error) {
-	return fetch[Report](ctx, c, http.MethodGet, "/v1/report")
 }
 
 // RecentLog is a Writer that keeps the newest lines of a log. The zero RecentLog is ready.

@@ -2,85 +2,25 @@ package agent
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// ServiceList is what `nkp services -o json` prints. No list in it is null.
-type ServiceList struct {
-	Node     string        `json:"node"`
-	Mode     string        `json:"mode"`
-	Time     time.Time     `json:"time"` // of the counters
-	Services []ServiceInfo `json:"services"`
-	// Notes are about the whole list, such as that the API server does not answer.
-	Notes []string `json:"notes"`
-}
-
-// ServiceInfo is one Service port in one family.
-type ServiceInfo struct {
-	Namespace string         `json:"namespace"`
-	Name      string         `json:"name"`
-	Port      string         `json:"port"`
-	Protocol  string         `json:"protocol"`
-	Family    string         `json:"family"`
-	Frontends []FrontendInfo `json:"frontends"`
-	Endpoints []EndpointInfo `json:"endpoints"`
-	// RemovedEndpoints is what becomes of TCP connections to removed endpoints; "": they stay.
-	RemovedEndpoints string `json:"removedEndpoints,omitempty"`
-	// Counters are null where there are none; CountersNote then says why, or what is not in them.
-	Counters     *k8s.Counters `json:"counters"`
-	CountersNote string        `json:"countersNote,omitempty"`
-	// InForce are the versions of the Service and its EndpointSlices that are in force; nil: those that came
-	// last are not yet, or not known to be, or they come from manifests.
-	InForce *k8s.Versions `json:"versionsInForce,omitempty"`
-	// Problems lists, one line each, what is not served as the objects specify.
-	Problems []string `json:"problems"`
-}
-
-// FrontendInfo is an address and port where a Service port is served.
-type FrontendInfo struct {
-	Type    string `json:"type"`
-	Address string `json:"address"` // "": every address of the node
-	Port    uint16 `json:"port"`
-	Policy  string `json:"policy"`
-	// SourceRanges are the clients that may use it; none: all.
-	SourceRanges []string `json:"sourceRanges"`
-	ShadowedBy   string   `json:"shadowedBy,omitempty"`
-	// NotServed says why this address of the Service is not one of its frontends on this node; "": it is.
-	NotServed string `json:"notServed,omitempty"`
-}
-
-// EndpointInfo is an endpoint of a Service port, in force or not.
-type EndpointInfo struct {
-	Address string `json:"address"`
-	Node    string `json:"node"`
-	Zone    string `json:"zone"`
-	Pod     string `json:"pod,omitempty"`
-	Local   bool   `json:"local"`
-	// Weight is its share of new connections relative to the others', if not 1; 0: none.
-	Weight *int `json:"weight,omitempty"`
-	// InForce reports whether new connections to any frontend may go there.
-	InForce bool `json:"inForce"`
-	// Why says why not, or which frontends it is not in force for.
-	Why string `json:"why,omitempty"`
-	// Connections counts the TCP connections to it that the conntrack table holds; nil: not asked for, or not
-	// known.
-	Connections *dpctl.Outcomes `json:"connections,omitempty"`
-}
-
-// ServiceFilter selects Service ports; what is not set selects all.
-type ServiceFilter struct {
-	Namespace, Name string
-	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
-	Port            uint16     // of a frontend at VIP; without VIP a NodePort
-	Protocol        string     // of the Service port: TCP, UDP or SCTP
-	// Connections requests EndpointInfo.Connections, which costs one listing of the conntrack table.
-	Connections bool
+// serveServices answers GET /v1/services?namespace=…&name=…&vip=…&port=…&protocol=…&connections=….
+func (a *Agent) serveServices(w http.ResponseWriter, r *http.Request) {
+	f, err := api.ParseServiceFilter(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	list, err := a.services(r.Context(), f)
+	reply(w, list, err)
 }
 
 // servicesBatch is how many Service ports are looked at while the agent's loop waits.
@@ -91,18 +31,18 @@ const servicesBatch = 200
 const countersWait = 5 * time.Second
 
 // services describes the Service ports that the filter selects, sorted by name.
-func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, error) {
-	list := &ServiceList{Node: a.set.NodeName, Mode: string(a.mode),
-		Services: []ServiceInfo{}, Notes: []string{}}
+func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.ServiceList, error) {
+	list := &api.ServiceList{Node: a.set.NodeName, Mode: string(a.mode),
+		Services: []api.ServiceInfo{}, Notes: []string{}}
 	var names []k8s.PortName
 	var refused []k8s.ServiceName
-	var skipped []ServiceInfo
+	var skipped []api.ServiceInfo
 	delivered, active := false, planes{}
 	err := a.ask(ctx, func() {
 		if delivered, active = a.delivered, a.planes; delivered {
-			names = f.selected(a.model, a.tracker)
-			refused = f.refused(a.tracker)
-			skipped = f.skipped(a.tracker)
+			names = selected(&f, a.model, a.tracker)
+			refused = refusedBy(&f, a.tracker)
+			skipped = skippedBy(&f, a.tracker)
 		}
 	})
 
@@ -182,8 +122,9 @@ func (a *Agent) services(ctx context.Context, f ServiceFilter) (*ServiceList, er
 	return list, nil
 }
 
-// refused returns the Services that are not served because of their cost and that the filter selects by name.
-func (f *ServiceFilter) refused(t *k8s.Tracker) []k8s.ServiceName {
+// refusedBy returns the Services that are not served because of their cost and that the filter selects by
+// name.
+func refusedBy(f *api.ServiceFilter, t *k8s.Tracker) []k8s.ServiceName {
 	if f.VIP.IsValid() || f.Port != 0 || f.Protocol != "" {
 		return nil
 	}
@@ -192,30 +133,30 @@ func (f *ServiceFilter) refused(t *k8s.Tracker) []k8s.ServiceName {
 	})
 }
 
-// skipped describes the ports of skipped Services that the filter selects.
-func (f *ServiceFilter) skipped(t *k8s.Tracker) (list []ServiceInfo) {
+// skippedBy describes the ports of skipped Services that the filter selects.
+func skippedBy(f *api.ServiceFilter, t *k8s.Tracker) (list []api.ServiceInfo) {
 	ports := map[k8s.PortName]*k8s.ServicePort{}
 	for _, n := range t.SkippedPorts() {
 		ports[n] = &k8s.ServicePort{Name: n}
 	}
-	selected := slices.Values(f.selected(&k8s.Model{Ports: ports}, t))
-	for _, n := range slices.SortedFunc(selected, k8s.PortName.Compare) {
+	names := slices.Values(selected(f, &k8s.Model{Ports: ports}, t))
+	for _, n := range slices.SortedFunc(names, k8s.PortName.Compare) {
 		list = append(list, describe(ports[n], nil, t.NotServedOf(n)))
 	}
 	return list
 }
 
 // refusedServices describes Services that are not served at all, each as one port without a name.
-func (a *Agent) refusedServices(names []k8s.ServiceName) (list []ServiceInfo) {
+func (a *Agent) refusedServices(names []k8s.ServiceName) (list []api.ServiceInfo) {
 	ports := make([]k8s.PortName, len(names))
 	for i, n := range names {
 		ports[i].ServiceName = n
 	}
 	objectProblems := a.objectProblems(ports)
 	for _, n := range names {
-		list = append(list, ServiceInfo{
+		list = append(list, api.ServiceInfo{
 			Namespace: n.Namespace, Name: n.Name,
-			Frontends: []FrontendInfo{}, Endpoints: []EndpointInfo{},
+			Frontends: []api.FrontendInfo{}, Endpoints: []api.EndpointInfo{},
 			Problems: slices.Concat([]string{}, objectProblems[n]),
 		})
 	}
@@ -223,7 +164,7 @@ func (a *Agent) refusedServices(names []k8s.ServiceName) (list []ServiceInfo) {
 }
 
 // selected returns the names of the Service ports that the filter selects, in no order.
-func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.PortName) {
+func selected(f *api.ServiceFilter, m *k8s.Model, t *k8s.Tracker) (names []k8s.PortName) {
 	node := f.VIP.IsValid() && slices.Contains(m.Node.Local, f.VIP)
 	at := func(family k8s.Family, address netip.Addr, port uint16) bool {
 		switch {
@@ -258,24 +199,24 @@ func (f *ServiceFilter) selected(m *k8s.Model, t *k8s.Tracker) (names []k8s.Port
 
 // describe puts a Service port, its endpoints and the addresses where it is not served in the form of
 // ServiceInfo.
-func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) ServiceInfo {
+func describe(sp *k8s.ServicePort, states []k8s.EndpointState, unserved []k8s.NotServed) api.ServiceInfo {
 	view := sp.View(nil)
-	s := ServiceInfo{
+	s := api.ServiceInfo{
 		Namespace: view.Namespace, Name: view.Name, Port: view.Port, Protocol: view.Protocol,
 		Family: view.Family, RemovedEndpoints: view.RemovedEndpoints,
-		Frontends: make([]FrontendInfo, 0, len(view.Frontends)),
-		Endpoints: make([]EndpointInfo, 0, len(states)), Problems: []string{},
+		Frontends: make([]api.FrontendInfo, 0, len(view.Frontends)),
+		Endpoints: make([]api.EndpointInfo, 0, len(states)), Problems: []string{},
 	}
 
 	for _, f := range view.Frontends {
-		s.Frontends = append(s.Frontends, FrontendInfo{
+		s.Frontends = append(s.Frontends, api.FrontendInfo{
 			Type: f.Type, Address: f.Address, Port: f.Port, Policy: f.Policy, SourceRanges: f.SourceRanges,
 			ShadowedBy: f.ShadowedBy,
 		})
 	}
 
 	for _, u := range unserved {
-		info := FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(),
+		info := api.FrontendInfo{Type: string(u.Type), Port: u.Addr.Port(),
 			SourceRanges: []string{}, NotServed: u.Why}
 		if u.Addr.Addr().IsValid() {
 			info.Address = u.Addr.Addr().String()
@@ -309,8 +250,8 @@ func policies(sp *k8s.ServicePort) (cluster, local bool) {
 	return cluster || !local, local
 }
 
-func endpointInfo(e *k8s.EndpointState, cluster, local bool) EndpointInfo {
-	info := EndpointInfo{Address: e.Addr.String(), Node: e.Node, Zone: e.Zone, Pod: e.Pod, Local: e.Local}
+func endpointInfo(e *k8s.EndpointState, cluster, local bool) api.EndpointInfo {
+	info := api.EndpointInfo{Address: e.Addr.String(), Node: e.Node, Zone: e.Zone, Pod: e.Pod, Local: e.Local}
 	if e.Weight != 1 {
 		info.Weight = &e.Weight
 	}

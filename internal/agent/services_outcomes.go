@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
@@ -16,9 +17,9 @@ const outcomesWait = 3 * time.Second
 
 // addOutcomes counts the TCP connections to each endpoint in force by their outcome, and adds a problem where
 // many failed. It reads the whole conntrack table once. If that fails, a note has the reason.
-func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
+func (p *planes) addOutcomes(ctx context.Context, list *api.ServiceList) {
 	outcomes := map[netip.AddrPort]*dpctl.Outcomes{}
-	each := func(do func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort)) {
+	each := func(do func(s *api.ServiceInfo, e *api.EndpointInfo, at netip.AddrPort)) {
 		for i := range list.Services {
 			s := &list.Services[i]
 			for j := range s.Endpoints {
@@ -30,7 +31,9 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 		}
 	}
 
-	each(func(_ *ServiceInfo, _ *EndpointInfo, at netip.AddrPort) { outcomes[at] = &dpctl.Outcomes{} })
+	each(func(_ *api.ServiceInfo, _ *api.EndpointInfo, at netip.AddrPort) {
+		outcomes[at] = &dpctl.Outcomes{}
+	})
 	if len(outcomes) == 0 {
 		return
 	}
@@ -49,7 +52,7 @@ func (p *planes) addOutcomes(ctx context.Context, list *ServiceList) {
 		return
 	}
 
-	each(func(s *ServiceInfo, e *EndpointInfo, at netip.AddrPort) {
+	each(func(s *api.ServiceInfo, e *api.EndpointInfo, at netip.AddrPort) {
 		e.Connections = outcomes[at]
 		if problem := outcomes[at].Problem(time.Now()); problem != "" {
 			s.Problems = append(s.Problems, fmt.Sprintf("endpoint %s: %s", e.Address, problem))

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // listen listens on a unix socket that only root may use. It replaces the socket of an agent that has ended,
@@ -91,7 +93,7 @@ func removeDead(path string) error {
 	// processor.
 	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
 	defer cancel()
-	conn, err := dial(ctx, path)
+	conn, err := api.Dial(ctx, path)
 
 	switch {
 	case err == nil:
@@ -123,15 +125,6 @@ func kindText(m os.FileMode) string {
 	}
 	return "device"
 }
-
-// dial connects to the agent that listens on path.
-func dial(ctx context.Context, path string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
-}
-
-// CheckSocket accepts every name of a socket.
-func CheckSocket(string) error { return nil }
 
 // modeDir returns the directory of modeFile: that of the socket, so that a reboot removes the file together
 // with rules and flows.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -154,7 +155,7 @@ func TestSocketsInOneDirectory(t *testing.T) {
 // An agent counts as absent only if nothing listens on its socket, not if it does not answer.
 func TestNotAbsent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	if _, err := NewCaller(path).Status(t.Context()); !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "is it running?") {
+	if _, err := api.NewCaller(path).Status(t.Context()); !errors.Is(err, api.ErrAbsent) || !strings.Contains(err.Error(), "is it running?") {
 		t.Error("nothing listens: ", err)
 	}
 	l, err := net.Listen("unix", path)
@@ -162,7 +163,7 @@ func TestNotAbsent(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := NewCaller(path).Status(ctx); err == nil || errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "nkp is running (something listens on "+path+"), but has not answered for") {
+	if _, err := api.NewCaller(path).Status(ctx); err == nil || errors.Is(err, api.ErrAbsent) || !strings.Contains(err.Error(), "nkp is running (something listens on "+path+"), but has not answered for") {
 		t.Error("nothing answers: ", err)
 	}
 }
@@ -173,7 +174,7 @@ func TestWaiting(t *testing.T) {
 	w := AnswerWaiting(path, slog.New(slog.DiscardHandler))
 	w.Say("the database")
 	wait.NoError(t, "the answer at the socket", func() error {
-		_, err := NewCaller(path).Diff(t.Context())
+		_, err := api.NewCaller(path).Diff(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "nkp is starting: it has waited for the database since 20") {
 			return fmt.Errorf("it is %w", err)
 		}

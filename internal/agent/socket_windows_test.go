@@ -15,6 +15,7 @@ import (
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
@@ -44,7 +45,7 @@ func TestPipe(t *testing.T) {
 		t.Errorf("security descriptor %s, want %s", got, onlyAdministrators)
 	}
 
-	c, err := dial(t.Context(), path)
+	c, err := api.Dial(t.Context(), path)
 	must(t, err)
 	text, err := io.ReadAll(c)
 	if err := <-accepted; err != nil {
@@ -58,7 +59,7 @@ func TestPipe(t *testing.T) {
 		t.Errorf("a second agent: %v", err)
 	}
 	l.Close()
-	if NewCaller(path).Running() {
+	if api.Listens(path) == nil {
 		t.Error("the pipe of an agent that has ended still answers")
 	}
 }
@@ -82,15 +83,15 @@ func TestPipeTaken(t *testing.T) {
 		}
 		return fmt.Errorf("%d agents ended; the log has\n%s", len(done), &log)
 	})
-	if _, err := NewCaller(path).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the user S-1-5-21-1-2-3-1001: it is not nkp's") {
+	if _, err := api.NewCaller(path).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the user S-1-5-21-1-2-3-1001: it is not nkp's") {
 		t.Errorf("status from a stranger: %v", err)
 	}
-	if NewCaller(path).Running() {
+	if api.Listens(path) == nil {
 		t.Error("a stranger's pipe is taken for a running agent's")
 	}
 	foreign()
 	wait.For(t, "the agent listens", func() bool {
-		return NewCaller(path).Running() && strings.Contains(log.String(), "the socket could be made")
+		return api.Listens(path) == nil && strings.Contains(log.String(), "the socket could be made")
 	})
 	if n := strings.Count(log.String(), "cannot listen"); n != 1 {
 		t.Errorf("log:\n%s", &log)
@@ -149,7 +150,7 @@ func (s *syncBuffer) String() string { s.mu.Lock(); defer s.mu.Unlock(); return 
 // A pipe's name is checked before the agent starts.
 func TestPipeName(t *testing.T) {
 	for path, good := range map[string]bool{`\\.\pipe\nkp`: true, `\\.\PIPE\x\y`: true, `\\.\pipe\`: false, `C:\nkp.sock`: false, "/run/nkp/nkp.sock": false} {
-		if err := CheckSocket(path); (err == nil) != good {
+		if err := api.CheckSocket(path); (err == nil) != good {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

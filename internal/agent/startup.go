@@ -5,27 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 )
 
 // processBegan is when this package was initialised: some 10 ms after the system started the process.
 var processBegan = time.Now()
-
-// StartStatus is the time line of the start, in milliseconds since the process began. What has not come yet
-// is 0.
-type StartStatus struct {
-	Chosen float64      `json:"chosenMilliseconds"` // the data plane was found
-	Lists  []ListStatus `json:"lists"`              // first lists of the API server, as they came in
-	Synced float64      `json:"syncedMilliseconds"` // the source has synced
-	Model  float64      `json:"modelMilliseconds"`  // it is known what that means for this node
-	InStep float64      `json:"inStepMilliseconds"` // all of it is in force, including changes until then
-}
-
-// ListStatus is the first list of a kind.
-type ListStatus struct {
-	apiserver.ListStats
-	Milli float64 `json:"milliseconds"`
-}
 
 // startup records how far the start has come. Its methods may be called from any goroutine.
 type startup struct {
@@ -64,17 +49,17 @@ func (a *Agent) startedUp() {
 }
 
 // startStatus returns how the start went.
-func (a *Agent) startStatus() StartStatus {
+func (a *Agent) startStatus() api.StartStatus {
 	b := &a.startup
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := StartStatus{
+	s := api.StartStatus{
 		Chosen: milliseconds(b.chosen), Synced: milliseconds(b.synced), Model: milliseconds(b.model),
-		InStep: milliseconds(b.inStep), Lists: []ListStatus{},
+		InStep: milliseconds(b.inStep), Lists: []api.ListStatus{},
 	}
 	if server, ok := a.source.(interface{ FirstLists() []apiserver.ListStats }); ok {
 		for _, l := range server.FirstLists() {
-			s.Lists = append(s.Lists, ListStatus{l, milliseconds(b.chosen + l.Took)})
+			s.Lists = append(s.Lists, api.ListStatus{ListStats: l, Milli: milliseconds(b.chosen + l.Took)})
 		}
 	}
 	return s

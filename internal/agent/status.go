@@ -7,84 +7,21 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
-	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows"
 )
-
-// Status is what `nkp status -o json` prints.
-type Status struct {
-	Version string    `json:"version"`
-	Node    string    `json:"node"`
-	Started time.Time `json:"started"`
-	Mode    string    `json:"mode"`
-	Reason  string    `json:"reason"` // why Mode was chosen
-
-	Source SourceStatus `json:"source"`
-
-	// Start has the durations of the phases of the start.
-	Start StartStatus `json:"start"`
-
-	ServicePorts int `json:"servicePorts"`
-	Endpoints    int `json:"endpoints"`
-	// Skipped are the Services, as namespace/name, that --skip-services leaves to another program of the
-	// node.
-	Skipped []string `json:"skipped,omitempty"`
-	// Closing are the Services that close TCP connections to removed endpoints; nil: none does.
-	Closing *ClosingStatus `json:"closing,omitempty"`
-
-	// Loops are the goroutines that have made no progress for a second or more, with what they work on and
-	// since when.
-	Loops []dataplane.State `json:"loops,omitempty"`
-
-	// Pending is what has come from the source and is not programmed yet.
-	Pending metrics.Pending `json:"pending"`
-
-	*bridge.Status // mode.OVS
-
-	// IPTables is the data plane of mode.IPTables, or in mode.OVS that for the traffic of the node's own
-	// processes.
-	IPTables *fallback.Status `json:"iptables,omitempty"`
-	// NFTables is the same with nftables.
-	NFTables *fallback.Status `json:"nftables,omitempty"`
-	HNS      *windows.Status  `json:"hns,omitempty"` // mode.Windows
-
-	// Canary is what packets of nkp's own have shown of the data path, by data plane and family.
-	Canary []dataplane.CanaryVerdict `json:"canary"`
-
-	Warnings []string `json:"warnings"`
-}
-
-// ClosingStatus are the Services with k8s.AnnotationRemovedEndpoints.
-type ClosingStatus struct {
-	Services int `json:"services"`
-	Draining int `json:"draining"` // removed endpoints whose connections stay for now
-}
-
-// SourceStatus is where objects come from.
-type SourceStatus struct {
-	Kind   string `json:"kind"`
-	Synced bool   `json:"synced"`
-	// Answers reports whether the API server answers now; nil: objects come from files.
-	Answers *bool `json:"answers,omitempty"`
-	// AwaySince is when it stopped answering; nil: it answers.
-	AwaySince *time.Time `json:"awaySince,omitempty"`
-	Errors    []string   `json:"errors"`
-	// Revision names the manifests that everything else here is about (manifest.Source.Revision); "": changes
-	// are still to be applied, or objects come from an API server. What Errors name of them is not in force.
-	Revision string `json:"revision,omitempty"`
-}
 
 // loopWait is how long status and scrapes wait for the agent's loop, which never blocks but may have much to
 // compute.
 const loopWait = 300 * time.Millisecond
 
 // status describes the agent. It waits neither for a loop that is stuck nor for a switch.
-func (a *Agent) status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version, Node: a.set.NodeName, Started: a.started,
+func (a *Agent) status(ctx context.Context) (api.Status, error) {
+	s := api.Status{Version: Version, Node: a.set.NodeName, Started: a.started,
 		Mode: string(a.mode), Reason: a.reason, Pending: a.metrics.Pending(),
 		Canary: []dataplane.CanaryVerdict{}}
 	var warnings []string
@@ -107,7 +44,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 	case ctx.Err() != nil:
 		return s, ctx.Err()
 	case err != nil:
-		s.Source = SourceStatus{Kind: a.kind, Errors: []string{}}
+		s.Source = api.SourceStatus{Kind: a.kind, Errors: []string{}}
 		warnings = append(warnings,
 			"the agent is busy: details of source, Services and iptables are missing here, and counts may "+
 				"be old")
@@ -173,7 +110,7 @@ func (a *Agent) status(ctx context.Context) (Status, error) {
 
 // loopStatus sets what the status has of the source and the model, and returns their warnings. It must be
 // called on the loop.
-func (a *Agent) loopStatus(s *Status) (warnings []string) {
+func (a *Agent) loopStatus(s *api.Status) (warnings []string) {
 	if a.leftovers != "" {
 		warnings = append(warnings, a.leftovers)
 	}
@@ -181,7 +118,7 @@ func (a *Agent) loopStatus(s *Status) (warnings []string) {
 		warnings = append(warnings, a.hostPlaneOff)
 	}
 
-	s.Source = SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
+	s.Source = api.SourceStatus{Kind: a.kind, Synced: a.synced, Errors: []string{}}
 	if files, ok := a.source.(interface{ Revision() string }); ok {
 		// in this order: a revision is named after its changes are in the box
 		if r := files.Revision(); a.delivered && a.box.empty() {
@@ -200,7 +137,7 @@ func (a *Agent) loopStatus(s *Status) (warnings []string) {
 		}
 	}
 	if len(closing) > 0 {
-		s.Closing = &ClosingStatus{len(closing), a.tracker.Draining()}
+		s.Closing = &api.ClosingStatus{Services: len(closing), Draining: a.tracker.Draining()}
 	}
 	for _, n := range a.model.Skipped {
 		s.Skipped = append(s.Skipped, n.String())

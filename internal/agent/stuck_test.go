@@ -25,6 +25,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
@@ -120,7 +121,7 @@ func (b *stuckBed) get(addr, path string) (code int, body string) {
 	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 	if addr == b.socket {
 		client.Transport = &http.Transport{DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, b.socket) }}
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return api.Dial(ctx, b.socket) }}
 		addr = "nkp"
 	}
 	r, err := client.Get("http://" + addr + path)
@@ -187,7 +188,7 @@ func (b *stuckBed) stuck(loop string) {
 	}
 	wait.NoError(b.t, "status", func() error {
 		code, text := b.get(b.socket, "/v1/status")
-		var s Status
+		var s api.Status
 		if err := json.Unmarshal([]byte(text), &s); err != nil || code != 200 || !slices.ContainsFunc(s.Loops, is) || s.Status != nil && s.InStep {
 			return fmt.Errorf("%d %s (%v)", code, text, err)
 		}
@@ -394,7 +395,7 @@ func TestAgentBesieged(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "tcp", b.agent.proxy.Addr())
 	}
-	socket := func(ctx context.Context) (net.Conn, error) { return dial(ctx, b.socket) }
+	socket := func(ctx context.Context) (net.Conn, error) { return api.Dial(ctx, b.socket) }
 	guardtest.Besiege(t, socket, "/v1/status", 30) // 180 connections
 	guardtest.Besiege(t, health, "/livez", 90)
 	guardtest.Answers(t, socket, "/v1/status", 200)

@@ -6,11 +6,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -21,7 +20,7 @@ import (
 // serveTrace answers GET /v1/trace?from=…&to=…&protocol=…&in=…&live=…&reply=…, and POST by sending the packet
 // as well.
 func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
-	ask, ends, err := traceRequest(r.URL.Query())
+	ask, ends, err := api.ParseTrace(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -39,14 +38,6 @@ func (a *Agent) serveTrace(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body.Bytes()) // who asked may be gone
-}
-
-func traceRequest(v url.Values) (r trace.Request, e trace.Ends, err error) {
-	r = trace.Request{From: v.Get("from"), To: v.Get("to"), Protocol: v.Get("protocol"), In: v.Get("in")}
-	r.Live, _ = strconv.ParseBool(v.Get("live"))
-	r.Reply, _ = strconv.ParseBool(v.Get("reply"))
-	e, err = r.Parse("")
-	return r, e, err
 }
 
 // portsWait is how long a trace waits for what the switch says of its ports.
@@ -175,18 +166,4 @@ func (a *Agent) traceCluster() trace.Cluster {
 			"the node's address is not on the bridge (--host-traffic "+string(form)+")")
 	}
 	return c
-}
-
-// Trace asks the agent to explain a packet.
-func (c *Caller) Trace(ctx context.Context, r trace.Request) (*trace.Result, error) {
-	if r.Probe {
-		return fetch[trace.Result](ctx, c, http.MethodPost, "/v1/trace/probe?"+traceQuery(r))
-	}
-	return fetch[trace.Result](ctx, c, http.MethodGet, "/v1/trace?"+traceQuery(r))
-}
-
-// traceQuery writes what traceRequest reads.
-func traceQuery(r trace.Request) string {
-	return url.Values{"from": {r.From}, "to": {r.To}, "protocol": {r.Protocol}, "in": {r.In},
-		"live": {strconv.FormatBool(r.Live)}, "reply": {strconv.FormatBool(r.Reply)}}.Encode()
 }

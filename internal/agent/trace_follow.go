@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -13,7 +14,7 @@ import (
 
 // serveSample answers GET /v1/trace/sample?from=…&to=…&protocol=…&in=…, with addresses only.
 func (a *Agent) serveSample(w http.ResponseWriter, r *http.Request) {
-	_, ends, err := traceRequest(r.URL.Query())
+	_, ends, err := api.ParseTrace(r.URL.Query())
 	if err == nil && !ends.Addressed() {
 		err = errors.New("from and to must be addresses")
 	}
@@ -62,9 +63,4 @@ func (a *Agent) sample(ctx context.Context, q trace.Question) (*trace.Sample, er
 	}
 
 	return nil, ErrNoLive
-}
-
-// Sample asks the agent for what it sees of a packet's connections now.
-func (c *Caller) Sample(ctx context.Context, r trace.Request) (*trace.Sample, error) {
-	return fetch[trace.Sample](ctx, c, http.MethodGet, "/v1/trace/sample?"+traceQuery(r))
 }

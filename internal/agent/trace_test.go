@@ -10,15 +10,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
 func TestTraceRequest(t *testing.T) {
-	if _, q, err := traceRequest(url.Values{"from": {"10.0.0.5:7"}, "to": {"[fd00::1]:80"}}); err == nil {
+	if _, q, err := api.ParseTrace(url.Values{"from": {"10.0.0.5:7"}, "to": {"[fd00::1]:80"}}); err == nil {
 		t.Errorf("an IPv4 client of an IPv6 address: %s", q)
 	}
-	r, q, err := traceRequest(url.Values{"from": {"10.0.0.5:7"}, "to": {"10.96.0.1:80"}, "protocol": {"UDP"}, "in": {"x"}, "live": {"true"}})
+	r, q, err := api.ParseTrace(url.Values{"from": {"10.0.0.5:7"}, "to": {"10.96.0.1:80"}, "protocol": {"UDP"}, "in": {"x"}, "live": {"true"}})
 	if err != nil || q.String() != "UDP from 10.0.0.5:7 to 10.96.0.1:80" || q.In != "x" || !r.Live {
 		t.Errorf("%s, %+v, %v", q, r, err)
 	}

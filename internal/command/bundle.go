@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 func newBundle(on *target) *cobra.Command {
@@ -118,7 +119,7 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 		}
 		return s, err
 	})
-	add("services.json", func() (any, error) { return of.Services(ctx, agent.ServiceFilter{}) })
+	add("services.json", func() (any, error) { return of.Services(ctx, api.ServiceFilter{}) })
 	add("pods.json", func() (any, error) { return of.Pods(ctx) })
 	add("diff.txt", func() (any, error) { return of.Diff(ctx) })
 	add("flows.txt", func() (any, error) {
@@ -133,7 +134,7 @@ func collect(ctx context.Context, of peer, timeout time.Duration) *bundle {
 
 	r, err := of.Report(ctx)
 	if err != nil {
-		r = &agent.Report{}
+		r = &api.Report{}
 	}
 	add("version.txt", func() (any, error) {
 		return fmt.Sprintf("nkp %s %s\n%s", r.Version, r.Platform, r.Uname), err

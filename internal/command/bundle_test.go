@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
@@ -53,11 +54,11 @@ func withBundle(t *testing.T, log string) string {
 		return func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }
 	}
 	return serveAgent(t, map[string]http.HandlerFunc{
-		"GET /v1/report":   answer(agent.Report{Version: "v1", Configuration: map[string]any{"a": 1}, Conntrack: 7, Database: "Bridge br-int\n", Log: log}),
-		"GET /v1/status":   answer(agent.Status{Node: "node-1"}),
-		"GET /v1/services": answer(agent.ServiceList{Node: "node-1"}),
+		"GET /v1/report":   answer(api.Report{Version: "v1", Configuration: map[string]any{"a": 1}, Conntrack: 7, Database: "Bridge br-int\n", Log: log}),
+		"GET /v1/status":   answer(api.Status{Node: "node-1"}),
+		"GET /v1/services": answer(api.ServiceList{Node: "node-1"}),
 		"GET /v1/diff":     func(http.ResponseWriter, *http.Request) {},
-		"GET /v1/flows":    answer(agent.FlowList{Objects: []dataplane.Object{{Plane: "ovs", Text: "flow add x"}}}),
+		"GET /v1/flows":    answer(api.FlowList{Objects: []dataplane.Object{{Plane: "ovs", Text: "flow add x"}}}),
 	})
 }
 
@@ -191,7 +192,7 @@ func FuzzBundle(f *testing.F) {
 		add("configuration.json", s.configz())
 		add("database.txt", agent.DescribeSwitch(ovsdb.Switch{Bridge: "br-int", ExternalIDs: ids, SystemIDs: ids, Ports: []ovsdb.Port{{Name: "pod"}}}))
 		add("log.txt", recent.String())
-		add("status.json", agent.Status{Warnings: []string{saying}})
+		add("status.json", api.Status{Warnings: []string{saying}})
 		add("diff.txt", saying)
 		b.parts = append(b.parts, &part{name: "services.json", err: errors.New(saying)})
 

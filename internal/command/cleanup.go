@@ -13,7 +13,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/nftables"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -55,7 +55,7 @@ const cleanupLimit = 10 * time.Minute
 
 // runCleanup checks that no agent runs, and cleans up.
 func (s *settings) runCleanup(ctx context.Context, out io.Writer) error {
-	if agent.NewCaller(s.Socket).Running() {
+	if api.Listens(s.Socket) == nil {
 		return fmt.Errorf("nkp is running (it answers on %s) and would put everything back; stop it first",
 			s.Socket)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -33,13 +33,13 @@ const completionWait = 500 * time.Millisecond
 
 // completeServices returns a completion with what texts returns for each Service that the running agent
 // serves; nothing if none answers.
-func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cobra.CompletionFunc {
+func (s *settings) completeServices(texts func(*api.ServiceInfo) []string) cobra.CompletionFunc {
 	return func(
 		cmd *cobra.Command, _ []string, typed string,
 	) (found []cobra.Completion, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 		defer cancel()
-		list, err := agent.NewCaller(s.Socket).Services(ctx, agent.ServiceFilter{})
+		list, err := api.NewCaller(s.Socket).Services(ctx, api.ServiceFilter{})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -57,7 +57,7 @@ func (s *settings) completeServices(texts func(*agent.ServiceInfo) []string) cob
 
 // completeService lets the shell complete a command's argument, the name of a Service.
 func (s *settings) completeService(cmd *cobra.Command) {
-	complete := s.completeServices(func(i *agent.ServiceInfo) []string {
+	complete := s.completeServices(func(i *api.ServiceInfo) []string {
 		return []string{i.Namespace + "/" + i.Name}
 	})
 	cmd.ValidArgsFunction = func(
@@ -72,9 +72,9 @@ func (s *settings) completeService(cmd *cobra.Command) {
 
 // completeFilters lets the shell complete the filters of nkp services.
 func (s *settings) completeFilters(cmd *cobra.Command) {
-	s.completeFlag(cmd, "name", func(i *agent.ServiceInfo) []string { return []string{i.Name} })
-	s.completeFlag(cmd, "namespace", func(i *agent.ServiceInfo) []string { return []string{i.Namespace} })
-	s.completeFlag(cmd, "vip", func(i *agent.ServiceInfo) (texts []string) {
+	s.completeFlag(cmd, "name", func(i *api.ServiceInfo) []string { return []string{i.Name} })
+	s.completeFlag(cmd, "namespace", func(i *api.ServiceInfo) []string { return []string{i.Namespace} })
+	s.completeFlag(cmd, "vip", func(i *api.ServiceInfo) (texts []string) {
 		for j := range i.Frontends {
 			texts = append(texts, frontendAddress(&i.Frontends[j]))
 		}
@@ -85,7 +85,7 @@ func (s *settings) completeFilters(cmd *cobra.Command) {
 // completeEnds lets the shell complete the source and the destination of nkp trace by name: the node's pods
 // that are endpoints, and Service ports.
 func (s *settings) completeEnds(cmd *cobra.Command) {
-	s.completeFlag(cmd, "from", func(i *agent.ServiceInfo) (texts []string) {
+	s.completeFlag(cmd, "from", func(i *api.ServiceInfo) (texts []string) {
 		for j := range i.Endpoints {
 			if e := &i.Endpoints[j]; e.Pod != "" && e.Local {
 				texts = append(texts, "pod/"+e.Pod)
@@ -93,7 +93,7 @@ func (s *settings) completeEnds(cmd *cobra.Command) {
 		}
 		return texts
 	})
-	s.completeFlag(cmd, "to", func(i *agent.ServiceInfo) (texts []string) {
+	s.completeFlag(cmd, "to", func(i *api.ServiceInfo) (texts []string) {
 		port := i.Port
 		for j := range i.Frontends {
 			if f := &i.Frontends[j]; port == "" && f.Type == string(k8s.ClusterIP) {
@@ -108,6 +108,6 @@ func (s *settings) completeEnds(cmd *cobra.Command) {
 }
 
 // completeFlag lets the shell complete a flag of a command, which must have it.
-func (s *settings) completeFlag(cmd *cobra.Command, name string, texts func(*agent.ServiceInfo) []string) {
+func (s *settings) completeFlag(cmd *cobra.Command, name string, texts func(*api.ServiceInfo) []string) {
 	_ = cmd.RegisterFlagCompletionFunc(name, s.completeServices(texts)) // fails only without the flag
 }

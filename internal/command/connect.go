@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/remote"
 )
 
@@ -33,7 +33,7 @@ func newConnect() *cobra.Command {
 
 // connect passes bytes between in, out and the agent's socket until in, the connection or the context ends.
 func connect(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
-	conn, err := agent.Connect(ctx, socket)
+	conn, err := api.Connect(ctx, socket)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/mode"
 )
@@ -80,7 +80,7 @@ func (on *target) diff(cmd *cobra.Command, o *output) (equal bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	ask := func(ctx context.Context, c *agent.Caller) (*diffView, error) {
+	ask := func(ctx context.Context, c *api.Caller) (*diffView, error) {
 		text, err := c.Diff(ctx)
 		view := newDiffView(text)
 		return &view, err
@@ -136,7 +136,7 @@ func writeDiff(w io.Writer, o *output, text string) error {
 
 // needsAgent adds to ErrAbsent how to go on without an agent. It returns other errors as they are.
 func needsAgent(err error) error {
-	if errors.Is(err, agent.ErrAbsent) {
+	if errors.Is(err, api.ErrAbsent) {
 		return fmt.Errorf("%w; without an agent, pass --kubeconfig or --manifests", err)
 	}
 	return err
@@ -166,7 +166,7 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		if err := s.cfg.checkAgent(); err != nil {
 			return "", err
 		}
-		text, err := agent.NewCaller(s.Socket).Diff(ctx)
+		text, err := api.NewCaller(s.Socket).Diff(ctx)
 		if err != nil {
 			return "", needsAgent(err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -47,7 +47,7 @@ func socketFlag(at *string) pflag.Value {
 		if text == "" {
 			return "", nil
 		}
-		return text, agent.CheckSocket(text)
+		return text, api.CheckSocket(text)
 	}
 	return &flagValue[string]{at, "path", parse, sameText}
 }

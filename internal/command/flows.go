@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 func newFlows() *cobra.Command {
@@ -57,7 +57,7 @@ affinity. Exit status: 0 listed, 1 no answer, or no such Service.`,
 }
 
 // writeFlows prints the objects, those of each data plane and Service port below its name.
-func writeFlows(out io.Writer, list *agent.FlowList) error {
+func writeFlows(out io.Writer, list *api.FlowList) error {
 	number := func(n *uint64) string {
 		if n == nil {
 			return "-"

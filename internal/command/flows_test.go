@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
@@ -14,7 +14,7 @@ import (
 func TestFlows(t *testing.T) {
 	socket := serveAgent(t, map[string]http.HandlerFunc{
 		"GET /v1/flows": func(w http.ResponseWriter, r *http.Request) {
-			list := agent.FlowList{Node: "node-1", Objects: []dataplane.Object{}}
+			list := api.FlowList{Node: "node-1", Objects: []dataplane.Object{}}
 			if q := r.URL.Query(); q.Get("namespace") == "default" && q.Get("name") == "web" {
 				var to dataplane.Listing
 				to.Most = 2
@@ -27,7 +27,7 @@ func TestFlows(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(list)
 		},
 		"GET /v1/services": func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(agent.ServiceList{Node: "node-1", Services: []agent.ServiceInfo{info("web", nil)}})
+			_ = json.NewEncoder(w).Encode(api.ServiceList{Node: "node-1", Services: []api.ServiceInfo{info("web", nil)}})
 		},
 	})
 	out, errOut, status := say("flows", "default/web", "--socket", socket)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -101,7 +101,7 @@ func TestCompletion(t *testing.T) {
 // serveService answers as an agent that serves one Service does, and returns its socket.
 func serveService(t *testing.T, name string) string {
 	s := info(name, nil)
-	s.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
+	s.Frontends = []api.FrontendInfo{{Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
 	return serveAgent(t, map[string]http.HandlerFunc{"/v1/services": func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(listOf(time.Now(), s))
 	}})

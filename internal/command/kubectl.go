@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/remote"
 )
 
@@ -128,7 +129,7 @@ func (n *nodes) peers(ctx context.Context) ([]peer, error) {
 	agents, err := n.cluster.Agents(ctx, n.node)
 	peers := make([]peer, 0, len(agents))
 	for _, a := range agents {
-		peers = append(peers, peer{a.Node, a.Pod, agent.NewRemoteCaller(a.Node, a.Dial)})
+		peers = append(peers, peer{a.Node, a.Pod, api.NewRemoteCaller(a.Node, a.Dial)})
 	}
 	return peers, err
 }

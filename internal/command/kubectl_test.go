@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/remote"
@@ -59,7 +59,7 @@ func TestConnect(t *testing.T) {
 	go io.Copy(in, far)
 	go io.Copy(far, out)
 	dialed := false
-	caller := agent.NewRemoteCaller("node-1", func(context.Context) (net.Conn, error) {
+	caller := api.NewRemoteCaller("node-1", func(context.Context) (net.Conn, error) {
 		if dialed {
 			return nil, errors.New("no second one")
 		}
@@ -67,7 +67,7 @@ func TestConnect(t *testing.T) {
 		return near, nil
 	})
 	for range 2 {
-		if list, err := caller.Services(t.Context(), agent.ServiceFilter{}); err != nil || len(list.Services) == 0 {
+		if list, err := caller.Services(t.Context(), api.ServiceFilter{}); err != nil || len(list.Services) == 0 {
 			t.Fatalf("%+v, %v", list, err)
 		}
 	}
@@ -75,19 +75,19 @@ func TestConnect(t *testing.T) {
 	if err := wait.Receive(t, "the end of connect without input", ended); err != nil {
 		t.Error(err)
 	}
-	if err := connect(t.Context(), "/nonexistent", strings.NewReader(""), io.Discard); !errors.Is(err, agent.ErrAbsent) {
+	if err := connect(t.Context(), "/nonexistent", strings.NewReader(""), io.Discard); !errors.Is(err, api.ErrAbsent) {
 		t.Error(err)
 	}
 }
 
 // Nodes that serve a Service port alike are one line, with the sum of their counters; one that serves it otherwise has its own.
 func TestMergeServices(t *testing.T) {
-	web := func(inForce bool, local string, connections uint64) agent.ServiceInfo {
+	web := func(inForce bool, local string, connections uint64) api.ServiceInfo {
 		s := info("web", &k8s.Counters{Connections: connections, Packets: &k8s.Directions{In: 1, Out: 2}, Dropped: map[k8s.DropReason]uint64{k8s.DropNoEndpoint: 1}})
-		s.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:80", Node: "a", Local: local == "a", Zone: map[bool]string{true: "zone-1"}[local == "a"], InForce: inForce}}
+		s.Endpoints = []api.EndpointInfo{{Address: "10.0.0.1:80", Node: "a", Local: local == "a", Zone: map[bool]string{true: "zone-1"}[local == "a"], InForce: inForce}}
 		return s
 	}
-	answers := []answer[agent.ServiceList]{
+	answers := []answer[api.ServiceList]{
 		{Node: "a", Answer: listOf(time.Now(), web(true, "a", 3))},
 		{Node: "b", Answer: listOf(time.Now(), web(false, "b", 10))},
 		{Node: "c", Answer: listOf(time.Now(), web(true, "c", 4), info("only", nil))},
@@ -115,14 +115,14 @@ func TestMergeServices(t *testing.T) {
 // The list of nodes says what is wrong below each, and which nodes did not answer or have no nkp.
 func TestNodesText(t *testing.T) {
 	now := time.Now()
-	in := &agent.Status{Node: "a", Mode: "ovs", Version: "v1", Started: now.Add(-time.Hour), ServicePorts: 7, Endpoints: 9, Source: agent.SourceStatus{Synced: true},
+	in := &api.Status{Node: "a", Mode: "ovs", Version: "v1", Started: now.Add(-time.Hour), ServicePorts: 7, Endpoints: 9, Source: api.SourceStatus{Synced: true},
 		Status: &bridge.Status{InStep: true, Bridge: bridge.BridgeStatus{Exists: true}, Programming: bridge.ProgrammingStats{Programming: dataplane.Programming{Changes: 3, P99Milli: 12.34}}}}
-	out := &agent.Status{Node: "b", Mode: "ovs", Version: "v1", Started: now, Source: agent.SourceStatus{Kind: "API server u"}, Status: &bridge.Status{},
+	out := &api.Status{Node: "b", Mode: "ovs", Version: "v1", Started: now, Source: api.SourceStatus{Kind: "API server u"}, Status: &bridge.Status{},
 		Warnings: []string{"the disk is full"}}
-	inTables := &agent.Status{Node: "d", Mode: "nftables", Version: "v1", Started: now, Source: agent.SourceStatus{Synced: true},
+	inTables := &api.Status{Node: "d", Mode: "nftables", Version: "v1", Started: now, Source: api.SourceStatus{Synced: true},
 		NFTables: &fallback.Status{Families: []fallback.FamilyStatus{{Family: "IPv4", InStep: true, Programming: dataplane.Programming{Changes: 1, P99Milli: 0.5}}}}}
 	var b strings.Builder
-	err := writeNodes(&b, &clusterStatus{withoutNkp: withoutNkp{WithoutNkp: []string{"e", "f", "g", "h"}}, Nodes: []answer[agent.Status]{
+	err := writeNodes(&b, &clusterStatus{withoutNkp: withoutNkp{WithoutNkp: []string{"e", "f", "g", "h"}}, Nodes: []answer[api.Status]{
 		{Node: "a", Answer: in}, {Node: "b", Answer: out}, {Node: "c", Error: "nkp on node c: timeout"}, {Node: "d", Answer: inTables}}}, now)
 	text := strings.Join(strings.Fields(b.String()), " ")
 	for _, want := range []string{
@@ -142,11 +142,11 @@ func TestAskNodes(t *testing.T) {
 		const rounds, limit = 3, 100 * time.Millisecond
 		agents := make([]peer, rounds*parallelNodes)
 		for i := range agents {
-			agents[i] = peer{Node: "n", Caller: agent.NewRemoteCaller("n", nil)}
+			agents[i] = peer{Node: "n", Caller: api.NewRemoteCaller("n", nil)}
 		}
 		var running atomic.Int32
 		begun := time.Now()
-		answers := askAll(t.Context(), agents, limit, func(ctx context.Context, _ *agent.Caller) (*int, error) {
+		answers := askAll(t.Context(), agents, limit, func(ctx context.Context, _ *api.Caller) (*int, error) {
 			if n := running.Add(1); n > parallelNodes {
 				t.Errorf("%d at a time", n)
 			}
@@ -182,7 +182,7 @@ func TestTraceFromPod(t *testing.T) {
 		ask := trace.Request{From: "pod/a/client", To: to}
 		ends, err := ask.Parse("--")
 		must(t, err)
-		r, err := traceFrom(t.Context(), agent.NewCaller(socket), ask, clients, &ends)
+		r, err := traceFrom(t.Context(), api.NewCaller(socket), ask, clients, &ends)
 		if err == nil && r.Service != want || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want %s", to, r, err, want)
 		}

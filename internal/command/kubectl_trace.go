@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -26,7 +26,7 @@ func (n *nodes) trace(
 	ctx context.Context,
 	ask *trace.Request,
 	ends *trace.Ends,
-) (caller *agent.Caller, r *trace.Result, err error) {
+) (caller *api.Caller, r *trace.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	node, clients := "", []netip.Addr{ends.From.Addr()}
@@ -60,7 +60,7 @@ func (n *nodes) trace(
 // or, if the destination is named, from which it can be reached.
 func traceFrom(
 	ctx context.Context,
-	c *agent.Caller,
+	c *api.Caller,
 	ask trace.Request,
 	clients []netip.Addr,
 	ends *trace.Ends,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 func newLogLevel() *cobra.Command {
@@ -31,7 +31,7 @@ status: 0 changed, 1 no answer, 2 usage.`,
 				return err
 			}
 
-			c, err := agent.NewCaller(s.Socket).SetLogLevel(cmd.Context(), args[0])
+			c, err := api.NewCaller(s.Socket).SetLogLevel(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 func newPods() *cobra.Command {
@@ -29,7 +29,7 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 				return err
 			}
 
-			list, err := agent.NewCaller(s.Socket).Pods(cmd.Context())
+			list, err := api.NewCaller(s.Socket).Pods(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -48,7 +48,7 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 
 // writePods prints a line for each port, with what is wrong below it, after what is to be known of the whole
 // list.
-func writePods(out io.Writer, list *agent.PodList) error {
+func writePods(out io.Writer, list *api.PodList) error {
 	for _, note := range list.Notes {
 		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(note)); err != nil {
 			return err

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // Ports are listed with what contradicts them below; without a bridge the error says why there are none.
 func TestPods(t *testing.T) {
 	socket := serveAgent(t, map[string]http.HandlerFunc{"GET /v1/pods": func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(agent.PodList{Node: "node-1", Bridge: "br-int", Notes: []string{"not all is known"}, Ports: []agent.PodPort{
+		_ = json.NewEncoder(w).Encode(api.PodList{Node: "node-1", Bridge: "br-int", Notes: []string{"not all is known"}, Ports: []api.PodPort{
 			{Port: "web", OFPort: 3, IfaceID: "default_web", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3")},
 				MAC: "02:00:00:00:00:03", VLAN: 7, Link: "up", State: "ok", Problems: []string{}},
 			{Port: "old", Addresses: []netip.Addr{}, Trunks: []uint16{7, 8}, Link: "down", State: "dead", Problems: []string{"its link is\ndown"}},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -18,7 +18,7 @@ import (
 type servicesView struct {
 	on     *target
 	all    bool // of a cluster: Services of all namespaces
-	filter agent.ServiceFilter
+	filter api.ServiceFilter
 	at     frontend // --vip
 	output output
 	watch  watch
@@ -136,7 +136,7 @@ func (v *servicesView) resolve(args []string) error {
 }
 
 // list prints one list of this machine's agent. A Service that is named must be in it.
-func (v *servicesView) list(ctx context.Context, caller *agent.Caller, out io.Writer) error {
+func (v *servicesView) list(ctx context.Context, caller *api.Caller, out io.Writer) error {
 	list, err := caller.Services(ctx, v.filter)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (v *servicesView) list(ctx context.Context, caller *agent.Caller, out io.Wr
 }
 
 // unknown returns the error for a Service that is not served here. It suggests similar names that are.
-func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node string) error {
+func (v *servicesView) unknown(ctx context.Context, caller *api.Caller, node string) error {
 	name := v.filter.Name
 	if v.filter.Namespace != "" {
 		name = v.filter.Namespace + "/" + name
@@ -157,7 +157,7 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 	if v.at.text != "" {
 		text += " at " + v.at.text
 	}
-	all, err := caller.Services(ctx, agent.ServiceFilter{})
+	all, err := caller.Services(ctx, api.ServiceFilter{})
 	if err != nil {
 		return errors.New(text)
 	}
@@ -171,7 +171,7 @@ func (v *servicesView) unknown(ctx context.Context, caller *agent.Caller, node s
 
 // write prints one list; before, if not nil, is the list to compute rates against. A width above 0 is the
 // terminal's.
-func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList, width int) error {
+func (v *servicesView) write(w io.Writer, list, before *api.ServiceList, width int) error {
 	if v.output.data() {
 		return v.output.write(w, list)
 	}
@@ -179,8 +179,8 @@ func (v *servicesView) write(w io.Writer, list, before *agent.ServiceList, width
 }
 
 // follow is --watch.
-func (v *servicesView) follow(ctx context.Context, caller *agent.Caller, w io.Writer) error {
-	var before *agent.ServiceList
+func (v *servicesView) follow(ctx context.Context, caller *api.Caller, w io.Writer) error {
+	var before *api.ServiceList
 	return v.watch.follow(ctx, w, &v.output, func(w io.Writer, width int) error {
 		list, err := caller.Services(ctx, v.filter)
 		if err != nil {

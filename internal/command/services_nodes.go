@@ -10,14 +10,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // nodesService is a Service port as some nodes serve it.
 type nodesService struct {
 	Nodes []string `json:"nodes"`
-	agent.ServiceInfo
+	api.ServiceInfo
 	differs bool // other nodes serve it otherwise
 }
 
@@ -33,7 +33,7 @@ func (v *servicesView) nodes(ctx context.Context, peers []peer, out, errOut io.W
 	if v.filter.Namespace == "" && !v.all {
 		v.filter.Namespace = v.on.nodes.namespace
 	}
-	ask := func(ctx context.Context, c *agent.Caller) (*agent.ServiceList, error) {
+	ask := func(ctx context.Context, c *api.Caller) (*api.ServiceList, error) {
 		return c.Services(ctx, v.filter)
 	}
 	answers := askAll(ctx, peers, v.on.timeout(), ask)
@@ -54,7 +54,7 @@ func (v *servicesView) nodes(ctx context.Context, peers []peer, out, errOut io.W
 }
 
 // mergeServices groups the nodes that serve a Service port in the same way, and adds their counters.
-func mergeServices(answers []answer[agent.ServiceList]) clusterServices {
+func mergeServices(answers []answer[api.ServiceList]) clusterServices {
 	list := clusterServices{Services: []*nodesService{}, Notes: []string{}, Failures: map[string]string{}}
 	groups := map[string]*nodesService{} // by serviceKey and what is served
 	first := map[string]*nodesService{}  // by serviceKey
@@ -130,7 +130,7 @@ func addCounters(a, b *k8s.Counters) *k8s.Counters {
 // write prints the list for people. asked is how many nodes were asked.
 func (l *clusterServices) write(out io.Writer, wide bool, asked int) error {
 	t := &servicesText{wide: wide}
-	plain := &agent.ServiceList{Notes: l.Notes}
+	plain := &api.ServiceList{Notes: l.Notes}
 	for _, s := range l.Services {
 		nodes := strconv.Itoa(len(s.Nodes))
 		if s.differs || len(s.Nodes)+len(l.Failures) < asked {

@@ -5,16 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-func listOf(at time.Time, services ...agent.ServiceInfo) *agent.ServiceList {
-	return &agent.ServiceList{Node: "node-1", Mode: "ovs", Time: at, Services: services}
+func listOf(at time.Time, services ...api.ServiceInfo) *api.ServiceList {
+	return &api.ServiceList{Node: "node-1", Mode: "ovs", Time: at, Services: services}
 }
 
-func info(name string, c *k8s.Counters) agent.ServiceInfo {
-	return agent.ServiceInfo{Namespace: "default", Name: name, Protocol: "TCP", Family: "IPv4", Counters: c}
+func info(name string, c *k8s.Counters) api.ServiceInfo {
+	return api.ServiceInfo{Namespace: "default", Name: name, Protocol: "TCP", Family: "IPv4", Counters: c}
 }
 
 func countersOf(connections, packetsIn, packetsOut, bytesIn, bytesOut uint64) *k8s.Counters {
@@ -47,8 +47,8 @@ func TestServiceRates(t *testing.T) {
 
 // --vip takes what the list prints, and only that.
 func TestVIP(t *testing.T) {
-	for _, f := range []agent.FrontendInfo{{Address: "10.96.0.10", Port: 53}, {Address: "fd00::1", Port: 80}, {Port: 30080}, {Address: "50.0.0.1", Port: 80, NotServed: "x"}} {
-		for _, text := range []string{frontendAddress(&f), frontendsText([]agent.FrontendInfo{f}), frontendAddress(&f) + "/UDP"} {
+	for _, f := range []api.FrontendInfo{{Address: "10.96.0.10", Port: 53}, {Address: "fd00::1", Port: 80}, {Port: 30080}, {Address: "50.0.0.1", Port: 80, NotServed: "x"}} {
+		for _, text := range []string{frontendAddress(&f), frontendsText([]api.FrontendInfo{f}), frontendAddress(&f) + "/UDP"} {
 			var at frontend
 			if err := at.Set(text); err != nil || at.port != f.Port || at.address.IsValid() != (f.Address != "") || at.address.IsValid() && at.address.String() != f.Address ||
 				(at.protocol == "UDP") != strings.HasSuffix(text, "/UDP") {
@@ -67,10 +67,10 @@ func TestVIP(t *testing.T) {
 func TestServicesText(t *testing.T) {
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
 	web.Port, web.CountersNote, dns.CountersNote = "http", "some are missing", "some are missing"
-	web.Frontends = []agent.FrontendInfo{{Type: "ClusterIP", Address: "fd00::1", Port: 80, Policy: "Cluster"}, {Type: "NodePort", Port: 30080, Policy: "Local", ShadowedBy: "default/old"},
+	web.Frontends = []api.FrontendInfo{{Type: "ClusterIP", Address: "fd00::1", Port: 80, Policy: "Cluster"}, {Type: "NodePort", Port: 30080, Policy: "Local", ShadowedBy: "default/old"},
 		{Type: "LoadBalancer", Address: "50.0.0.1", Port: 80, Policy: "Cluster", SourceRanges: []string{"198.51.100.0/24", "fd00::/64"}},
 		{Type: "LoadBalancer", Address: "50.0.0.2", Port: 80, NotServed: "the load balancer wants it"}}
-	web.Endpoints = []agent.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
+	web.Endpoints = []api.EndpointInfo{{Address: "10.0.0.1:8080", Local: true, InForce: true}, {Address: "10.0.1.1:8080", Node: "node-2", Zone: "b", Pod: "default/web-2", Why: "not ready"}}
 	dns.Problems = []string{"no endpoint is in force:\nnew connections are refused"}
 	var b strings.Builder
 	must(t, writeServices(&b, listOf(time.Now(), web, dns), nil, true, false, 0))

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -29,7 +29,7 @@ var serviceHeads = []string{"SERVICE", "FAMILY", "FRONTENDS", "ENDPOINTS",
 
 // writeServices prints a list. With rates, the Service ports with the most packets per second since before
 // come first. A width above 0 is the terminal's: columns that do not fit are left out.
-func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates bool, width int) error {
+func writeServices(out io.Writer, list, before *api.ServiceList, wide, rates bool, width int) error {
 	if len(list.Services) == 0 {
 		if _, err := fmt.Fprintf(out, "no Service is served on node %s that fits\n", list.Node); err != nil {
 			return err
@@ -47,7 +47,7 @@ func writeServices(out io.Writer, list, before *agent.ServiceList, wide, rates b
 }
 
 // write prints a list with at least one Service port.
-func (t *servicesText) write(out io.Writer, list *agent.ServiceList, width int) error {
+func (t *servicesText) write(out io.Writer, list *api.ServiceList, width int) error {
 	heads, services := slices.Clone(serviceHeads), list.Services
 	if t.nodes != nil {
 		heads = append(heads, "NODES")
@@ -69,7 +69,7 @@ func (t *servicesText) write(out io.Writer, list *agent.ServiceList, width int) 
 
 // service writes the line of a Service port, and what belongs to it below. nodes is its cell of NODES, if
 // there is that column.
-func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
+func (t *servicesText) service(s *api.ServiceInfo, nodes []string) {
 	inForce := 0
 	for _, e := range s.Endpoints {
 		if e.InForce {
@@ -114,7 +114,7 @@ func (t *servicesText) service(s *agent.ServiceInfo, nodes []string) {
 }
 
 // frontendText returns whether a frontend is served, and for which clients.
-func frontendText(f *agent.FrontendInfo) string {
+func frontendText(f *api.FrontendInfo) string {
 	if f.NotServed != "" {
 		return fmt.Sprintf("%s %s, NOT served: %s", f.Type, frontendAddress(f), f.NotServed)
 	}
@@ -128,10 +128,10 @@ func frontendText(f *agent.FrontendInfo) string {
 	return text
 }
 
-func serviceKey(s *agent.ServiceInfo) string { return serviceText(s) + " " + s.Family }
+func serviceKey(s *api.ServiceInfo) string { return serviceText(s) + " " + s.Family }
 
 // serviceText returns namespace/name:port/PROTOCOL.
-func serviceText(s *agent.ServiceInfo) string {
+func serviceText(s *api.ServiceInfo) string {
 	name := s.Namespace + "/" + s.Name
 	if s.Port != "" {
 		name += ":" + s.Port
@@ -144,7 +144,7 @@ func serviceText(s *agent.ServiceInfo) string {
 
 // frontendsText returns the addresses with their ports, NodePorts as node:PORT; what is not served is in
 // brackets.
-func frontendsText(list []agent.FrontendInfo) string {
+func frontendsText(list []api.FrontendInfo) string {
 	texts := make([]string, 0, len(list))
 	for i := range list {
 		text := frontendAddress(&list[i])
@@ -156,11 +156,11 @@ func frontendsText(list []agent.FrontendInfo) string {
 	return cmp.Or(strings.Join(texts, " "), "-")
 }
 
-func frontendAddress(f *agent.FrontendInfo) string {
+func frontendAddress(f *api.FrontendInfo) string {
 	return net.JoinHostPort(cmp.Or(f.Address, "node"), strconv.Itoa(int(f.Port)))
 }
 
-func endpointText(e *agent.EndpointInfo) string {
+func endpointText(e *api.EndpointInfo) string {
 	text := "endpoint " + e.Address
 	if e.Pod != "" {
 		text += ", pod " + e.Pod
@@ -214,7 +214,7 @@ func counterCells(c *k8s.Counters) []string {
 
 // rates are connections, and packets and bytes in both directions, per second since before. One is negative
 // where there is nothing to compare with, or a counter began again.
-func (t *servicesText) rates(s *agent.ServiceInfo) [5]float64 {
+func (t *servicesText) rates(s *api.ServiceInfo) [5]float64 {
 	rates := [5]float64{-1, -1, -1, -1, -1}
 	before, now := t.before[serviceKey(s)], s.Counters
 	if t.seconds <= 0 || before == nil || now == nil {
@@ -236,13 +236,13 @@ func (t *servicesText) rates(s *agent.ServiceInfo) [5]float64 {
 }
 
 // byRate orders by packets per second in both directions, then by connections per second, the highest first.
-func (t *servicesText) byRate(a, b agent.ServiceInfo) int {
+func (t *servicesText) byRate(a, b api.ServiceInfo) int {
 	x, y := t.rates(&a), t.rates(&b)
 	return cmp.Or(cmp.Compare(y[1]+y[2], x[1]+x[2]), cmp.Compare(y[0], x[0]))
 }
 
 // rateCells are the rates; "-" stands for an unknown one.
-func (t *servicesText) rateCells(s *agent.ServiceInfo) (cells []string) {
+func (t *servicesText) rateCells(s *api.ServiceInfo) (cells []string) {
 	for _, rate := range t.rates(s) {
 		if rate < 0 {
 			cells = append(cells, "-")
@@ -254,7 +254,7 @@ func (t *servicesText) rateCells(s *agent.ServiceInfo) (cells []string) {
 }
 
 // writeNotes prints the notes about all Services and about counters, each once.
-func writeNotes(out io.Writer, list *agent.ServiceList) error {
+func writeNotes(out io.Writer, list *api.ServiceList) error {
 	for _, n := range list.Notes {
 		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(n)); err != nil {
 			return err

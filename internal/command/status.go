@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // exitNoAnswer is the status of `nkp status` if no agent answers.
@@ -74,7 +74,7 @@ type statusFlags struct {
 
 // clusterStatus is what `kubectl nkp status -o json` prints.
 type clusterStatus struct {
-	Nodes []answer[agent.Status] `json:"nodes"`
+	Nodes []answer[api.Status] `json:"nodes"`
 	withoutNkp
 }
 
@@ -124,7 +124,7 @@ func (f *statusFlags) run(ctx context.Context, peers []peer, out, errOut io.Writ
 // ask asks the agents, and if all nodes are asked which ones have none.
 func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
 	s := &clusterStatus{withoutNkp: withoutNkp{WithoutNkp: []string{}}}
-	ask := func(ctx context.Context, c *agent.Caller) (*agent.Status, error) { return c.Status(ctx) }
+	ask := func(ctx context.Context, c *api.Caller) (*api.Status, error) { return c.Status(ctx) }
 	s.Nodes = askAll(ctx, peers, f.on.timeout(), ask)
 	if f.on.nodes == nil || f.on.nodes.node != "" {
 		return s
@@ -138,7 +138,7 @@ func (f *statusFlags) ask(ctx context.Context, peers []peer) *clusterStatus {
 func (f *statusFlags) print(ctx context.Context, out io.Writer, s *clusterStatus) error {
 	nodes, only, err := f.on.nodes, s.Nodes[0].Answer, s.Nodes[0].err
 	switch {
-	case nodes == nil && errors.Is(err, agent.ErrAbsent):
+	case nodes == nil && errors.Is(err, api.ErrAbsent):
 		return &exitError{exitNoAnswer, f.on.withoutAgent(ctx, err)}
 	case nodes == nil && err != nil:
 		return &exitError{exitNoAnswer, err}
@@ -156,7 +156,7 @@ func (f *statusFlags) print(ctx context.Context, out io.Writer, s *clusterStatus
 
 // well reports whether the agent answered and all that is wanted is in force, and with --strict whether
 // nothing is wrong.
-func (f *statusFlags) well(st *agent.Status) bool {
+func (f *statusFlags) well(st *api.Status) bool {
 	if st == nil {
 		return false
 	}

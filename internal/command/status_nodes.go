@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // writeNodes prints a line for each node, with what is wrong there below it.
@@ -100,7 +100,7 @@ type planeState struct {
 }
 
 // planesOf returns the data planes of a status, the one for pods first.
-func planesOf(s *agent.Status) (planes []planeState) {
+func planesOf(s *api.Status) (planes []planeState) {
 	if s.Status != nil {
 		planes = append(planes, planeState{s.InStep, s.Programming.Changes, s.Programming.P99Milli})
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
@@ -25,20 +25,20 @@ type statusText struct {
 	problems []string
 }
 
-func writeStatus(out io.Writer, s *agent.Status, now time.Time) error {
+func writeStatus(out io.Writer, s *api.Status, now time.Time) error {
 	t := &statusText{w: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now: now}
 	t.status(s)
 	return t.w.Flush()
 }
 
 // statusProblems returns the lines of a status that say what is wrong.
-func statusProblems(s *agent.Status, now time.Time) []string {
+func statusProblems(s *api.Status, now time.Time) []string {
 	t := &statusText{w: tabwriter.NewWriter(io.Discard, 0, 0, 0, ' ', 0), now: now}
 	t.status(s)
 	return t.problems
 }
 
-func (t *statusText) status(s *agent.Status) {
+func (t *statusText) status(s *api.Status) {
 	t.line("nkp", "%s on node %s, started %s", s.Version, s.Node, t.ago(s.Started))
 
 	chosen := ""
@@ -145,7 +145,7 @@ func (t *statusText) ago(at time.Time) string {
 	return t.now.Sub(at).Round(time.Second).String() + " ago"
 }
 
-func (t *statusText) source(s *agent.SourceStatus) {
+func (t *statusText) source(s *api.SourceStatus) {
 	state := "synced"
 	switch {
 	case !s.Synced:
@@ -165,7 +165,7 @@ func (t *statusText) source(s *agent.SourceStatus) {
 
 // start prints how long the start and its phases took. During the start it prints nothing: the other lines
 // show its progress.
-func (t *statusText) start(s *agent.StartStatus) {
+func (t *statusText) start(s *api.StartStatus) {
 	if s.InStep == 0 {
 		return
 	}
@@ -181,7 +181,7 @@ func (t *statusText) start(s *agent.StartStatus) {
 
 // pending prints the changes that are not in force yet. Without a change of an object, the switch, the kernel
 // or the node has changed.
-func (t *statusText) pending(s *agent.Status) {
+func (t *statusText) pending(s *api.Status) {
 	p := s.Pending
 	since := p.For.Round(time.Millisecond)
 	switch {

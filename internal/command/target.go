@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // target is where a reading command asks: the agent of this machine, or, as kubectl's plugin, the agents of a
@@ -26,7 +26,7 @@ func clusterNodes() *target { return &target{newSettings(), &nodes{}} }
 // peer is an agent to ask. Node and Pod are "" for the agent of this machine.
 type peer struct {
 	Node, Pod string
-	*agent.Caller
+	*api.Caller
 }
 
 // peers returns the agents to ask: that of this machine, that of --node, or those of all nodes, sorted by
@@ -38,7 +38,7 @@ func (on *target) peers(cmd *cobra.Command) ([]peer, error) {
 	if err := on.configure(cmd); err != nil {
 		return nil, err
 	}
-	return []peer{{Caller: agent.NewCaller(on.Socket)}}, nil
+	return []peer{{Caller: api.NewCaller(on.Socket)}}, nil
 }
 
 // timeout returns how long one agent may take to answer.
@@ -67,7 +67,7 @@ func askAll[T any](
 	ctx context.Context,
 	peers []peer,
 	timeout time.Duration,
-	question func(context.Context, *agent.Caller) (*T, error),
+	question func(context.Context, *api.Caller) (*T, error),
 ) []answer[T] {
 	answers := make([]answer[T], len(peers))
 	var wait sync.WaitGroup

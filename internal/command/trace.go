@@ -12,6 +12,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/live"
 	"github.com/nkp-proxy/nkp/internal/mode"
@@ -118,7 +119,7 @@ func (f *traceFlags) run(cmd *cobra.Command, on *target) error {
 		return err
 	}
 
-	var caller *agent.Caller
+	var caller *api.Caller
 	var r *trace.Result
 	if on.nodes != nil {
 		caller, r, err = on.nodes.trace(cmd.Context(), &ask, &ends)
@@ -144,7 +145,7 @@ func (f *traceFlags) here(
 	s *settings,
 	ask trace.Request,
 	ends *trace.Ends,
-) (caller *agent.Caller, r *trace.Result, err error) {
+) (caller *api.Caller, r *trace.Result, err error) {
 	if err := s.prepare(cmd); err != nil {
 		return nil, nil, err
 	}
@@ -159,7 +160,7 @@ func (f *traceFlags) here(
 		if err := s.cfg.checkAgent(); err != nil {
 			return nil, nil, err
 		}
-		caller = agent.NewCaller(s.Socket)
+		caller = api.NewCaller(s.Socket)
 		r, err = caller.Trace(ctx, ask)
 		return caller, r, needsAgent(err)
 	case f.probe:

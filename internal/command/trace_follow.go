@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/trace"
 )
 
@@ -27,7 +27,7 @@ const (
 // until the context ends, and sets r.Follow. It calls begin after the first look: what comes from then on is
 // counted. It calls say with each line that is new.
 func followPacket(
-	ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, limit time.Duration,
+	ctx context.Context, caller *api.Caller, ask trace.Request, r *trace.Result, limit time.Duration,
 	begin func(), say func(string),
 ) error {
 	ask.From, ask.To, ask.Protocol = r.Packet.From, r.Packet.To, string(r.Packet.Protocol)
@@ -91,7 +91,7 @@ func followPacket(
 
 // follow follows the packet and prints what became of it; as JSON together with r.
 func (f *traceFlags) follow(
-	ctx context.Context, caller *agent.Caller, ask trace.Request, r *trace.Result, w io.Writer,
+	ctx context.Context, caller *api.Caller, ask trace.Request, r *trace.Result, w io.Writer,
 ) error {
 	begin, say := func() {}, func(string) {}
 	if !f.output.data() {

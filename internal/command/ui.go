@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/internal/ui"
@@ -44,7 +44,7 @@ From another machine, forward the port with ssh -L.`,
 			}
 			first := peers[0].Caller
 			if on.nodes == nil {
-				if _, err := first.Status(cmd.Context()); err != nil && !first.Running() {
+				if _, err := first.Status(cmd.Context()); err != nil && api.Listens(on.Socket) != nil {
 					return err
 				}
 			}
@@ -98,12 +98,12 @@ func (l loopbackFlag) address() (string, error) {
 }
 
 // uiSource connects the page to the agent.
-func uiSource(caller *agent.Caller, tableBase uint8) ui.Source {
+func uiSource(caller *api.Caller, tableBase uint8) ui.Source {
 	return ui.Source{
 		Status: func(ctx context.Context) (any, error) { return caller.Status(ctx) },
 		Services: func(ctx context.Context, q ui.ServicesQuery) (any, error) {
 			return caller.Services(ctx,
-				agent.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
+				api.ServiceFilter{Namespace: q.Namespace, Name: q.Name, Connections: q.Connections})
 		},
 		Trace: func(ctx context.Context, q ui.TraceQuery) (any, error) {
 			return caller.Trace(ctx, trace.Request{

@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -148,7 +148,7 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 			why = oneLine(err.Error())
 			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
 				p.Close()
-				p = peer{p.Node, at[0].Pod, agent.NewRemoteCaller(p.Node, at[0].Dial)}
+				p = peer{p.Node, at[0].Pod, api.NewRemoteCaller(p.Node, at[0].Dial)}
 			} else if w.left(ctx, p.Node) {
 				<-slots
 				return

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // serveAgent answers as an agent does at some paths, and returns its socket.
@@ -40,13 +40,13 @@ func fakeAgent(t *testing.T) string {
 	}
 	web, dns := info("web", countersOf(1, 2, 3, 4, 5)), info("dns", nil)
 	dns.Namespace, dns.Port = "kube-system", "dns"
-	web.Frontends = []agent.FrontendInfo{{Type: "NodePort", Port: 30080}, {Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
-	web.Endpoints = []agent.EndpointInfo{
+	web.Frontends = []api.FrontendInfo{{Type: "NodePort", Port: 30080}, {Type: "ClusterIP", Address: "10.96.0.1", Port: 80}}
+	web.Endpoints = []api.EndpointInfo{
 		{Address: "10.0.0.1:8080", Pod: "default/web-1", Local: true}, {Address: "10.0.0.2:8080", Pod: "default/web-2"}, {Address: "10.0.0.3:8080", Local: true},
 	}
 	return serveAgent(t, map[string]http.HandlerFunc{
 		"/v1/services": answer(listOf(time.Unix(1_700_000_000, 0), web, dns)),
-		"/v1/status":   answer(&agent.Status{Node: "node-1"}),
+		"/v1/status":   answer(&api.Status{Node: "node-1"}),
 		"/v1/diff":     func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "+ flow a\n- flow b\n") },
 	})
 }

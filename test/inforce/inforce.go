@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/nkp-proxy/nkp/fallback"
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 )
 
 // Manifests returns nil once the agent behind the socket has programmed what the file holds now. Refused objects count as programmed.
@@ -18,7 +18,7 @@ func Manifests(ctx context.Context, socket, file string) error {
 	if err != nil {
 		return err
 	}
-	caller := agent.NewCaller(socket)
+	caller := api.NewCaller(socket)
 	defer caller.Close()
 	s, err := caller.Status(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -76,10 +76,10 @@ func TestInStepIsWithAllPortions(t *testing.T) {
 	})
 	c.settle()
 	before := c.status(t).Source.Revision
-	caller := agent.NewCaller(c.socket())
+	caller := api.NewCaller(c.socket())
 	defer caller.Close()
 	c.put(large)
-	var first *agent.Status
+	var first *api.Status
 	c.eventually("a status in step", func() (err error) {
 		if first, err = caller.Status(c.ctx); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -41,7 +41,7 @@ func (c *cluster) canaryPassed(t *testing.T, n uint64) {
 }
 
 // canaryOf returns the bridge's verdict on a family.
-func canaryOf(s *agent.Status, family string) (v dataplane.CanaryVerdict) {
+func canaryOf(s *api.Status, family string) (v dataplane.CanaryVerdict) {
 	for _, v := range s.Canary {
 		if v.Plane == "ovs" && v.Family == family {
 			return v
@@ -250,7 +250,7 @@ func TestCanaryFaults(t *testing.T) {
 				})
 			}
 
-			c.awaitStatus(t, "a fault that is named", func(s *agent.Status) bool { return canaryOf(s, family).Fault != "" })
+			c.awaitStatus(t, "a fault that is named", func(s *api.Status) bool { return canaryOf(s, family).Fault != "" })
 			v := canaryOf(ptr(c.status(t)), family)
 			after := v.FaultSince.Sub(begun)
 			if after > 3*dataplane.CanaryPeriod && !f.again || !strings.Contains(v.Fault, f.says) || v.Full != f.full {

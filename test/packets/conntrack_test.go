@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -22,7 +22,7 @@ func TestConntrackUsage(t *testing.T) {
 	c.limitConntrack(t, "dpctl/ct-set-limits", "zone=1002,limit=7")
 	usage := func(what string, ok func(u *dpctl.Usage) bool) {
 		t.Helper()
-		c.awaitStatus(t, what, func(s *agent.Status) bool { return s.Conntrack != nil && ok(s.Conntrack) })
+		c.awaitStatus(t, what, func(s *api.Status) bool { return s.Conntrack != nil && ok(s.Conntrack) })
 	}
 	usage("the usage", func(u *dpctl.Usage) bool {
 		return u.Table != nil && u.Table.Limit == 3_000_000 && u.NotKnown == "" &&

@@ -18,7 +18,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -336,7 +336,7 @@ func TestConsistentHere(t *testing.T) {
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.run()
 	c.settle()
-	c.awaitStatus(t, "the first read-back", func(s *agent.Status) bool { return s.Audits > 0 })
+	c.awaitStatus(t, "the first read-back", func(s *api.Status) bool { return s.Audits > 0 })
 	if log, err := c.agent.Log.String(), same(); strings.Contains(log, "bringing the switch in step") || err != nil {
 		t.Errorf("a restart changed something: %v\n%s", err, log)
 	}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -147,13 +147,13 @@ func TestCountersBeforeTheAnswer(t *testing.T) {
 }
 
 // services asks the running nkp for its Service ports.
-func (c *cluster) services(t *testing.T, args ...string) agent.ServiceList {
+func (c *cluster) services(t *testing.T, args ...string) api.ServiceList {
 	t.Helper()
 	out, errOut, status := c.nkp(append([]string{"services", "-o", "json", "--socket", c.socket()}, args...)...)
 	if status != 0 {
 		t.Fatalf("services ends with %d: %s", status, errOut)
 	}
-	var list agent.ServiceList
+	var list api.ServiceList
 	must(t, json.Unmarshal([]byte(out), &list))
 	return list
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -50,7 +50,7 @@ func saysWhileFrozen(name, out, errOut string, status int) error {
 			err = fmt.Errorf("it claims that the switch is in step:\n%s", out)
 		}
 	case "status json":
-		var st agent.Status
+		var st api.Status
 		wantStatus = 1
 		if err = json.Unmarshal([]byte(out), &st); err == nil && (st.Status == nil || st.InStep) {
 			err = fmt.Errorf("it claims that the switch is in step:\n%s", out)

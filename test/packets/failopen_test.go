@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -33,7 +33,7 @@ func TestFailOpen(t *testing.T) {
 	for _, mend := range [][]string{{"set-fail-mode", c.Bridge, "secure"}, {"del-controller", c.Bridge}} {
 		vsctl("set-controller", c.Bridge, "tcp:127.0.0.1:1", "--", "set", "Controller", c.Bridge, "inactivity_probe=0") // no grace
 		vsctl("set-fail-mode", c.Bridge, "standalone")
-		c.awaitStatus(t, "the bridge has failed open", func(s *agent.Status) bool { return !s.InStep && s.Status.FailOpen != "" })
+		c.awaitStatus(t, "the bridge has failed open", func(s *api.Status) bool { return !s.InStep && s.Status.FailOpen != "" })
 		row := "because fail_mode of bridge br-int is not secure and no controller serves it (Controller tcp:127.0.0.1:1: is_connected=false, "
 		c.statusSays("NOT in force: ovs-vswitchd forwards past nkp's flows, see WARNING", row, "run ovs-vsctl "+strings.Join(mend, " "))
 

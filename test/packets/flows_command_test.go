@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -39,7 +39,7 @@ func TestFlowsAndBundle(t *testing.T) {
 		if status != 0 {
 			t.Fatalf("flows ends with %d: %s", status, errOut)
 		}
-		var list agent.FlowList
+		var list api.FlowList
 		must(t, json.Unmarshal([]byte(out), &list))
 		for _, o := range list.Objects {
 			switch {
@@ -57,9 +57,9 @@ func TestFlowsAndBundle(t *testing.T) {
 	if flows, groups := counted("other"); flows != 0 || groups != 0 {
 		t.Errorf("a Service without connections: a flow counts %d packets, a group %d", flows, groups)
 	}
-	whole, err := agent.NewCaller(c.socket()).Flows(c.ctx, "default", "web", 0)
+	whole, err := api.NewCaller(c.socket()).Flows(c.ctx, "default", "web", 0)
 	must(t, err)
-	cut, err := agent.NewCaller(c.socket()).Flows(c.ctx, "default", "web", 3)
+	cut, err := api.NewCaller(c.socket()).Flows(c.ctx, "default", "web", 3)
 	must(t, err)
 	if len(cut.Objects) != 3 || cut.More != len(whole.Objects)-3 || whole.More != 0 {
 		t.Errorf("of %d objects are %d listed, and %d more", len(whole.Objects), len(cut.Objects), cut.More)

@@ -26,7 +26,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/inforce"
 	"github.com/nkp-proxy/nkp/test/nightly"
@@ -222,23 +222,23 @@ func (c *cluster) eventually(what string, f func() error) {
 }
 
 // status asks the running nkp.
-func (c *cluster) status(t *testing.T) agent.Status {
+func (c *cluster) status(t *testing.T) api.Status {
 	t.Helper()
 	out, errOut, status := c.nkp("status", "-o", "json", "--socket", c.socket())
 	if status > 1 { // 1: not in step
 		t.Fatalf("status ends with %d: %s", status, errOut)
 	}
-	var st agent.Status
+	var st api.Status
 	must(t, json.Unmarshal([]byte(out), &st))
 	return st
 }
 
 // awaitStatus waits until the agent's status is as wanted; what says what is wrong otherwise.
-func (c *cluster) awaitStatus(t *testing.T, what string, ok func(*agent.Status) bool) {
+func (c *cluster) awaitStatus(t *testing.T, what string, ok func(*api.Status) bool) {
 	t.Helper()
 	wait.NoError(t, what, func() error {
 		out, errOut, _ := c.nkp("status", "--socket", c.socket(), "-o", "json")
-		var s agent.Status
+		var s api.Status
 		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Status == nil || !ok(&s) {
 			return fmt.Errorf("%v\n%s%s", err, tail(out, 3000), errOut)
 		}
@@ -250,7 +250,7 @@ func (c *cluster) awaitStatus(t *testing.T, what string, ok func(*agent.Status) 
 func (c *cluster) audited(t *testing.T) {
 	t.Helper()
 	n := c.status(t).Audits + 2
-	c.awaitStatus(t, "two audits", func(s *agent.Status) bool { return s.Audits >= n })
+	c.awaitStatus(t, "two audits", func(s *api.Status) bool { return s.Audits >= n })
 }
 
 // statusSays waits until status contains all of the texts.

@@ -15,7 +15,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -188,7 +188,7 @@ func TestIDsRestWhileConnectionsLast(t *testing.T) {
 	if n := c.status(t).RestingIDs; n != 2 {
 		t.Errorf("%d ids rest; want 2", n)
 	}
-	c.awaitStatus(t, "the id without connections is free", func(s *agent.Status) bool { return s.RestingIDs == 1 })
+	c.awaitStatus(t, "the id without connections is free", func(s *api.Status) bool { return s.RestingIDs == 1 })
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.runWith("--audit-period", "1s")
 	c.settle()

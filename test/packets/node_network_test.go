@@ -14,7 +14,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 	"github.com/nkp-proxy/nkp/test/wait"
@@ -243,7 +243,7 @@ func (c *cluster) tracedTo(t *testing.T, row *nodeNetwork, from *testbed.Host, l
 // warnsOf waits until status has these warnings and no others.
 func (c *cluster) warnsOf(t *testing.T, says []string) {
 	t.Helper()
-	c.awaitStatus(t, fmt.Sprintf("status warns of %q alone", says), func(s *agent.Status) bool {
+	c.awaitStatus(t, fmt.Sprintf("status warns of %q alone", says), func(s *api.Status) bool {
 		left := slices.Clone(s.Warnings)
 		for _, text := range says {
 			n := len(left)

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -145,7 +145,7 @@ func TestPinsAreBounded(t *testing.T) {
 		_, err := c.Ofctl("del-flows", c.Bridge, fmt.Sprintf("table=10,ip,nw_src=11.0.%d.%d", gone/256, gone%256))
 		must(t, err)
 		gone++
-		c.awaitStatus(t, "a count", func(s *agent.Status) bool { return s.Affinity.Clients == limit-gone })
+		c.awaitStatus(t, "a count", func(s *api.Status) bool { return s.Affinity.Clients == limit-gone })
 		if now := c.seed(t); now != was {
 			return fmt.Errorf("it changes from %s to %s", was, now)
 		}
@@ -159,7 +159,7 @@ func TestPinsAreBounded(t *testing.T) {
 	if n := c.pins(t); len(who) != 1 || len(errs) > 0 || n != limit+1 {
 		t.Errorf("a client of another Service reached %v (%v); %d pins", who, errs, n)
 	}
-	c.awaitStatus(t, "the Service port at its limit is not named", func(s *agent.Status) bool {
+	c.awaitStatus(t, "the Service port at its limit is not named", func(s *api.Status) bool {
 		return s.Affinity.Clients == limit+1 && len(s.Affinity.Full) == 1 && s.Affinity.Full[0] == "default/web:http" && !s.Affinity.Stopped &&
 			strings.Contains(strings.Join(s.Warnings, "\n"), "--affinity-limit")
 	})
@@ -176,7 +176,7 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Errorf("%d pins after the limit was changed, had %d", n, limit+1)
 	}
 	c.forge(t, f, 13<<24, limit-100, 2*limit-100)
-	c.awaitStatus(t, "the node's limit is not noticed", func(s *agent.Status) bool { return s.Affinity.Stopped })
+	c.awaitStatus(t, "the node's limit is not noticed", func(s *api.Status) bool { return s.Affinity.Stopped })
 	have := c.pins(t)
 	c.forge(t, f, 14<<24, 100, have)
 	unpinned = c.askUDP(t, c.pods[2].Host)
@@ -188,7 +188,7 @@ func TestPinsAreBounded(t *testing.T) {
 	c.settle() // that learning has stopped is no difference
 	_, err := c.Ofctl("del-flows", c.Bridge, "table=10,ip,nw_src=13.0.0.0/8")
 	must(t, err)
-	c.awaitStatus(t, "learning does not go on", func(s *agent.Status) bool { return !s.Affinity.Stopped })
+	c.awaitStatus(t, "learning does not go on", func(s *api.Status) bool { return !s.Affinity.Stopped })
 	c.forge(t, f, 15<<24, 50, c.pins(t)+50)
 	must(t, c.agent.Stop(syscall.SIGTERM))
 	c.cleanup(t)
@@ -297,15 +297,15 @@ func TestFloodedTables(t *testing.T) {
 			c.flood(t, n, tc.make)
 			t.Logf("%d flows planted; ovs-vswitchd has %d MB, nkp %d MB", n, residentOf(t, c.VswitchdPID()), c.resident(t))
 			if tc.says != "" {
-				c.awaitStatus(t, "the flood is said", func(s *agent.Status) bool {
+				c.awaitStatus(t, "the flood is said", func(s *api.Status) bool {
 					return strings.Contains(strings.Join(s.Warnings, "\n"), tc.says)
 				})
 			}
-			c.awaitStatus(t, "an audit", func(s *agent.Status) bool { return s.InStep && s.Audits > audits })
+			c.awaitStatus(t, "an audit", func(s *api.Status) bool { return s.InStep && s.Audits > audits })
 			change()
 			c.settle()
 			audits = c.status(t).Audits
-			c.awaitStatus(t, "another audit", func(s *agent.Status) bool { return s.InStep && s.Audits > audits })
+			c.awaitStatus(t, "another audit", func(s *api.Status) bool { return s.InStep && s.Audits > audits })
 			if n := c.status(t).Repairs; (n > 0) != (tc.left == 0) {
 				t.Errorf("%d repairs", n)
 			}

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -241,7 +241,7 @@ func TestProbe(t *testing.T) {
 	if after.Repairs != before.Repairs || len(after.Warnings) != len(before.Warnings) {
 		t.Errorf("repairs %d, warnings %s; before %d, %s", after.Repairs, after.Warnings, before.Repairs, before.Warnings)
 	}
-	list, err := agent.NewCaller(c.socket()).Services(t.Context(), agent.ServiceFilter{})
+	list, err := api.NewCaller(c.socket()).Services(t.Context(), api.ServiceFilter{})
 	must(t, err)
 	for _, s := range list.Services {
 		if k := s.Counters; k == nil || k.Connections != 0 || k.Packets == nil || k.Packets.In+k.Packets.Out != 0 || len(k.Dropped) > 0 {

@@ -13,7 +13,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -118,7 +118,7 @@ func (c *cluster) bundled(t *testing.T) float64 {
 // awaitChanges waits until nkp has programmed n changes since its start.
 func (c *cluster) awaitChanges(t *testing.T, n int) {
 	t.Helper()
-	c.awaitStatus(t, fmt.Sprint("change ", n), func(s *agent.Status) bool { return s.Programming.Changes >= n })
+	c.awaitStatus(t, fmt.Sprint("change ", n), func(s *api.Status) bool { return s.Programming.Changes >= n })
 }
 
 // resident returns nkp's resident memory in MB.

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/nkp-proxy/nkp/internal/agent"
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -93,7 +93,7 @@ func TestServicesCommand(t *testing.T) {
 	}
 	problem := func(name, want string) {
 		t.Helper()
-		i := slices.IndexFunc(list.Services, func(s agent.ServiceInfo) bool { return s.Name == name })
+		i := slices.IndexFunc(list.Services, func(s api.ServiceInfo) bool { return s.Name == name })
 		if got := strings.Join(list.Services[i].Problems, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("problems of %s: %q, want %q", name, got, want)
 		}

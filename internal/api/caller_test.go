@@ -1,4 +1,4 @@
-package agent
+package api
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func TestRemoteAnswersAreHarmless(t *testing.T) {
 	}
 	_, err = hostile(t, 500, says(evil)).Diff(t.Context())
 	check("error", err.Error(), "title")
-	v, err := fetch[struct{ Source string }](t.Context(), hostile(t, 200, says(escaped)), http.MethodGet, "/v1/status")
+	v, err := fetch[struct{ Source string }](t.Context(), hostile(t, 200, says(escaped)), GetStatus, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
