@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/component-base/metrics/prometheus/slis"
 )
 
 // paths is a Handler that, like kube-proxy's, matches paths exactly and a few by prefix. It does not clean or
@@ -40,17 +41,18 @@ func (p *paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
+// Handle serves one path.
+func (p *paths) Handle(path string, h http.Handler) { p.exact[path] = h.ServeHTTP }
+
 // newHandler serves what kube-proxy serves on its metrics port.
 func newHandler(m *Metrics, o *ServerOptions) http.Handler {
-	started := m.progress.started
-	slis := newSLIs(started)
 	p := &paths{exact: map[string]http.HandlerFunc{}, prefix: map[string]http.HandlerFunc{}}
-	p.exact["/metrics"] = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ProcessStartTime: started,
+	p.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ProcessStartTime: m.progress.started,
 		ErrorHandling:    promhttp.ContinueOnError, // serve the metrics that can be collected
-	}).ServeHTTP
-	p.exact["/metrics/slis"] = slis.serve
-	p.exact["/healthz"] = slis.healthz
+	}))
+	slis.SLIMetricsWithReset{}.Install(p)
+	p.exact["/healthz"] = healthz
 	p.exact["/healthz/ping"] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }
 	p.exact["/proxyMode"] = func(w http.ResponseWriter, _ *http.Request) {
 		plainText(w, http.StatusOK, o.ProxyMode)
