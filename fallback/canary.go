@@ -15,6 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
+	"github.com/nkp-proxy/nkp/internal/ports"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -55,13 +56,13 @@ func (p *Plane) sendCanary(f k8s.Family) (r dataplane.CanaryResult) {
 	}
 
 	at := serving.CanaryOf(f)
-	server, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at.Endpoint))
+	endpoint, err := openEndpoint(at.Endpoint)
 	if err != nil {
 		return dataplane.CanaryResult{Unknown: "no socket for the canary's endpoint: " + err.Error()}
 	}
-	defer server.Close()
+	defer endpoint.Close()
 	for range canaryTries {
-		if r = tryCanary(at, server); r.Lost == "" {
+		if r = tryCanary(at, endpoint); r.Lost == "" {
 			return r
 		}
 	}
@@ -72,30 +73,34 @@ func (p *Plane) sendCanary(f k8s.Family) (r dataplane.CanaryResult) {
 }
 
 // tryCanary sends a datagram and its answer, and deletes their conntrack entry.
-func tryCanary(at serving.Canary, server *net.UDPConn) (r dataplane.CanaryResult) {
+func tryCanary(at serving.Canary, endpoint *rawEndpoint) (r dataplane.CanaryResult) {
 	client, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Client, 0)),
 		net.UDPAddrFromAddrPort(at.Frontend))
 	if err != nil {
 		return dataplane.CanaryResult{Unknown: "no socket for the canary's client: " + err.Error()}
 	}
 	defer client.Close()
+	from := client.LocalAddr().(*net.UDPAddr).AddrPort()
+	switch taken, err := ports.ReceivesUDP(from, at.Endpoint); {
+	case err != nil:
+		return dataplane.CanaryResult{Unknown: "it is not known whether a program would get it: " + err.Error()}
+	case taken:
+		return dataplane.CanaryResult{Unknown: fmt.Sprintf("another program listens at UDP %v, its endpoint",
+			at.Endpoint)}
+	}
+
 	defer func() {
-		entry := dpctl.Connection{Protocol: "UDP", Frontend: at.Frontend,
-			Client: client.LocalAddr().(*net.UDPAddr).AddrPort()}
+		entry := dpctl.Connection{Protocol: "UDP", Frontend: at.Frontend, Client: from}
 		if err := conntrack.ForgetOne(&entry); err != nil && r.Lost == "" {
 			r = dataplane.CanaryResult{Unknown: "its conntrack entry is left to expire: " + err.Error()}
 		}
 	}()
 
 	word := strconv.FormatUint(rand.Uint64(), 36)
-	switch _, err := client.Write([]byte(word)); {
-	case errors.Is(err, syscall.EPERM): // what the kernel says of a packet that a hook dropped
-		r.Lost = fmt.Sprintf("a rule in hook output or postrouting drops it (%v)", err)
+	if r = launch(client, word); r.Lost != "" || r.Unknown != "" {
 		return r
-	case err != nil: // such as lo that is down
-		return dataplane.CanaryResult{Unknown: "it cannot be sent: " + err.Error()}
 	}
-	from, err := hear(server, word)
+	heardFrom, err := endpoint.hear(word)
 	if err != nil {
 		r.Lost = "it does not come to its endpoint: a rule or element of nkp's is missing or changed, " +
 			"or a rule of others in hook output, postrouting, prerouting or input drops it"
@@ -107,8 +112,8 @@ func tryCanary(at serving.Canary, server *net.UDPConn) (r dataplane.CanaryResult
 		return r
 	}
 
-	if _, err = server.WriteToUDPAddrPort([]byte(word), from); err == nil {
-		_, err = hear(client, word)
+	if err = endpoint.answer(heardFrom, word); err == nil {
+		err = hear(client, word)
 	}
 	if err != nil {
 		return dataplane.CanaryResult{Passed: canaryWayIn, Lost: "its answer is lost: it is not translated " +
@@ -117,16 +122,31 @@ func tryCanary(at serving.Canary, server *net.UDPConn) (r dataplane.CanaryResult
 	return dataplane.CanaryResult{Passed: canaryWayBack}
 }
 
-// hear waits for a datagram with a word and returns its sender. Others are not answered.
-func hear(conn *net.UDPConn, word string) (from netip.AddrPort, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(canaryWait)); err != nil {
-		return from, err
+// launch sends a datagram with a word. The result is zero if the kernel takes it.
+func launch(client *net.UDPConn, word string) (r dataplane.CanaryResult) {
+	switch _, err := client.Write([]byte(word)); {
+	case errors.Is(err, syscall.EPERM): // the kernel's error of a packet that a hook dropped
+		r.Lost = fmt.Sprintf("a rule in hook output or postrouting drops it (%v)", err)
+	case err != nil: // such as a device lo that is down
+		r.Unknown = "it cannot be sent: " + err.Error()
+	}
+	return r
+}
+
+// hear waits for a datagram with a word. The kernel refuses the canary as well as delivering it, because no UDP
+// socket is bound to its endpoint: that is no answer.
+func hear(client *net.UDPConn, word string) error {
+	if err := client.SetReadDeadline(time.Now().Add(canaryWait)); err != nil {
+		return err
 	}
 	b := make([]byte, 64)
 	for {
-		n, from, err := conn.ReadFromUDPAddrPort(b)
+		n, err := client.Read(b)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			continue
+		}
 		if err != nil || string(b[:n]) == word {
-			return from, err
+			return err
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -60,11 +61,30 @@ func Scan() ([]Listener, error) {
 	return all, nil
 }
 
-// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h) without an identity: it asks for all sockets of
-// a family and protocol in these states.
+// ReceivesUDP reports whether the kernel would deliver a datagram to a UDP socket of this network namespace.
+// Where the kernel has no sock_diag for UDP, it reports false.
+func ReceivesUDP(from, to netip.AddrPort) (bool, error) {
+	family := uint8(unix.AF_INET)
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0)
+	req.AddData(diagRequest{family: family, protocol: unix.IPPROTO_UDP, states: math.MaxUint32, from: from, to: to})
+	_, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// diagRequest is struct inet_diag_req_v2 (linux/inet_diag.h). A dump has no from and to: it asks for all
+// sockets of a family and protocol in these states. Else it asks for the socket that takes a datagram: the
+// kernel reads struct inet_diag_sockid the other way round for UDP (net/ipv4/udp_diag.c, udp_dump_one), so
+// that its source is the datagram's.
 type diagRequest struct {
 	family, protocol uint8
 	states           uint32
+	from, to         netip.AddrPort
 }
 
 const diagRequestLen = 56
@@ -76,6 +96,11 @@ func (r diagRequest) Serialize() []byte {
 	b := make([]byte, diagRequestLen)
 	b[0], b[1] = r.family, r.protocol
 	binary.NativeEndian.PutUint32(b[4:], r.states)
+	binary.BigEndian.PutUint16(b[8:], r.from.Port())
+	binary.BigEndian.PutUint16(b[10:], r.to.Port())
+	copy(b[12:28], r.from.Addr().AsSlice())
+	copy(b[28:44], r.to.Addr().AsSlice())
+	copy(b[48:], "\xff\xff\xff\xff\xff\xff\xff\xff") // INET_DIAG_NOCOOKIE
 	return b
 }
 

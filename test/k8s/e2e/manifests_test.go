@@ -40,8 +40,8 @@ type overlay struct {
 }
 
 var overlays = []overlay{
-	{"ovs", []v1.Capability{"NET_ADMIN"}, []string{"kubeadm", "config", "metrics"}},
-	{"examples/ovs", []v1.Capability{"NET_ADMIN"}, nil},
+	{"ovs", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "config", "metrics"}},
+	{"examples/ovs", []v1.Capability{"NET_ADMIN", "NET_RAW"}, nil},
 	{"ovs-pods-only", []v1.Capability{}, []string{"config"}},
 	{"iptables", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "metrics"}},
 	{"auto", []v1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"kubeadm", "config"}},
