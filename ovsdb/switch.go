@@ -200,6 +200,9 @@ func (s Switch) members(port string) []string {
 	return list
 }
 
+// PortsHere begins the part of ErrNoUplink that changes with the bridge's ports.
+const PortsHere = ", ports here: "
+
 // noUplink returns an error that says what is wrong and which ports could be named instead.
 func (s Switch) noUplink(what string) error {
 	var others []string
@@ -213,8 +216,8 @@ func (s Switch) noUplink(what string) error {
 		ports = strings.Join(others, ", ")
 	}
 	return fmt.Errorf("%w: bridge %s %s: packets leave the node and arrive as the switch forwards them, "+
-		"but nkp cannot tell by the port which ones come from outside; pass --uplink-port, ports here: %s",
-		ErrNoUplink, plain(s.Bridge), what, ports)
+		"but nkp cannot tell by the port which ones come from outside; pass --uplink-port%s%s",
+		ErrNoUplink, plain(s.Bridge), what, PortsHere, ports)
 }
 
 // GatewayPolicy reports whether the database shows that policy is enforced at the

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/node"
@@ -72,14 +73,21 @@ func (n *facts) config() pipeline.Config {
 			"one that sends many packets to Services without endpoints can keep others from being refused")
 	}
 
+	n.keepWarnings(warnings)
+	return cfg
+}
+
+// keepWarnings replaces the warnings about the last configuration, and logs those that are new. One that
+// differs in the ports of the bridge only is not: pods' ports come and go.
+func (n *facts) keepWarnings(warnings []string) {
 	for _, w := range warnings {
-		if !slices.Contains(n.warnings, w) {
+		about, _, _ := strings.Cut(w, ovsdb.PortsHere)
+		known := func(old string) bool { return old == w || strings.HasPrefix(old, about+ovsdb.PortsHere) }
+		if !slices.ContainsFunc(n.warnings, known) {
 			n.log.Warn(w)
 		}
 	}
-
 	n.warnings = warnings
-	return cfg
 }
 
 // lookRest bounds the share of time that it takes to follow a network that changes all the time: after a

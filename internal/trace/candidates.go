@@ -13,7 +13,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	endpoints := port.Endpoints(e.Route.Set)
 	states := e.Tracker.EndpointStates(port.Name)
 	if e.Route.Empty != "" {
-		e.listEndpoints(states)
+		e.listEndpoints(states, 0)
 		switch {
 		case e.Permissive:
 			e.step("neither refused nor dropped: there is no load balancer without endpoints, "+
@@ -39,7 +39,13 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		return
 	}
 
-	e.listEndpoints(states)
+	weights := 0 // the sum, if they decide
+	if e.weighted(port) {
+		for _, ep := range endpoints {
+			weights += ep.Weight()
+		}
+	}
+	e.listEndpoints(states, weights)
 	for _, ep := range endpoints {
 		e.Endpoints = append(e.Endpoints, ep.Addr.String())
 	}
@@ -70,10 +76,20 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		e.step("delivered to %s", e.Endpoints[0])
 	case port.AffinitySeconds > 0:
 		e.step("delivered to one of the %d, at random unless the client has one", len(e.Endpoints))
+	case e.weighted(port):
+		e.step("delivered to one of the %d, by weight", len(e.Endpoints))
 	default:
 		e.step("delivered to one of the %d, at random", len(e.Endpoints))
 	}
 	e.portOrigin(port.Name, states)
+}
+
+// weighted reports whether the endpoints' weights decide which of them gets a new connection.
+func (e *explanation) weighted(port *k8s.ServicePort) bool {
+	endpoints := port.Endpoints(e.Route.Set)
+	return port.AffinitySeconds == 0 && !e.Permissive && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool {
+		return ep.MoreWeight != endpoints[0].MoreWeight
+	})
 }
 
 // portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a

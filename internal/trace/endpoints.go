@@ -10,8 +10,9 @@ import (
 // maxListed bounds how many endpoints the steps name one by one.
 const maxListed = 20
 
-// listEndpoints adds steps about the endpoints: which are candidates, which are not, and why.
-func (e *explanation) listEndpoints(states []k8s.EndpointState) {
+// listEndpoints adds steps about the endpoints: which are candidates, which are not, and why. weights is the
+// sum of the candidates' weights if these decide, else 0.
+func (e *explanation) listEndpoints(states []k8s.EndpointState, weights int) {
 	in, out := 0, 0
 
 	for i := range states {
@@ -22,7 +23,7 @@ func (e *explanation) listEndpoints(states []k8s.EndpointState) {
 		}
 		if why == "" {
 			if in++; in <= maxListed {
-				e.step("candidate: %s%s%s%s", named(s), onNode(s), weightText(s), fallbackText(s))
+				e.step("candidate: %s%s%s%s", named(s), onNode(s), weightText(s, weights), fallbackText(s))
 			}
 			continue
 		}
@@ -62,11 +63,15 @@ func onNode(s *k8s.EndpointState) string {
 	return " on " + s.Node
 }
 
-func weightText(s *k8s.EndpointState) string {
-	if s.Weight == 1 {
-		return ""
+// weightText returns a candidate's weight and, if the weights decide, its share of new connections.
+func weightText(s *k8s.EndpointState, weights int) string {
+	switch {
+	case weights > 0:
+		return fmt.Sprintf(", weight %d (%.3g %%)", s.Weight, 100*float64(s.Weight)/float64(weights))
+	case s.Weight != 1:
+		return fmt.Sprintf(", weight %d", s.Weight)
 	}
-	return fmt.Sprintf(", weight %d", s.Weight)
+	return ""
 }
 
 // fallbackText returns why an endpoint that is not ready is in force.

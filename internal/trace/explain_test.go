@@ -3,6 +3,8 @@ package trace
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,10 +15,6 @@ import (
 // load returns what is known of the cluster in testdata.
 func load(t *testing.T, change ...func(*k8s.Options, *Cluster)) Cluster {
 	t.Helper()
-	m := manifest.Load("testdata/cluster.yaml")
-	if err := m.Err(); err != nil {
-		t.Fatal(err)
-	}
 	opts := k8s.Options{
 		NodeName: "node-1",
 		DetectLocal: k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR,
@@ -26,6 +24,16 @@ func load(t *testing.T, change ...func(*k8s.Options, *Cluster)) Cluster {
 	c := Cluster{LocalhostNodePorts: true}
 	for _, f := range change {
 		f(&opts, &c)
+	}
+	return follow(t, "testdata/cluster.yaml", opts, c)
+}
+
+// follow adds to a Cluster the state of the objects in a file.
+func follow(t *testing.T, file string, opts k8s.Options, c Cluster) Cluster {
+	t.Helper()
+	m := manifest.Load(file)
+	if err := m.Err(); err != nil {
+		t.Fatal(err)
 	}
 	c.Tracker = k8s.NewTracker(opts)
 	c.Tracker.Apply(m.Objects)
@@ -241,6 +249,39 @@ func TestExplainIn(t *testing.T) {
 	}
 }
 
+// Where weights decide, the answer says so with each candidate's share; not where they are equal, with session affinity, or on Windows.
+func TestExplainWeights(t *testing.T) {
+	original, err := os.ReadFile("testdata/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		weights, spec string
+		windows       bool
+		says          string
+		share         bool
+	}{
+		{"", "", false, "one of the 2, at random", false},
+		{"10.0.0.11=7,10.0.1.11=3", "", false, "one of the 2, by weight", true},
+		{"10.0.0.11=7,10.0.1.11=7", "", false, "one of the 2, at random", false},
+		{"10.0.0.11=7,10.0.1.11=3", "sessionAffinity: ClientIP", false, "at random unless the client has one", false},
+		{"10.0.0.11=7,10.0.1.11=3", "", true, "one of the 2, at random", false},
+	} {
+		text := strings.Replace(string(original), "{name: both, ", "{name: both, annotations: {nkp-proxy.github.io/weights: '"+tc.weights+"'}, ", 1)
+		text = strings.Replace(text, "    type: LoadBalancer\n", "    type: LoadBalancer\n    "+tc.spec+"\n", 1)
+		file := filepath.Join(t.TempDir(), "cluster.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := follow(t, file, k8s.Options{NodeName: "node-1"}, Cluster{Permissive: tc.windows})
+		steps := strings.Join(ask(t, c, "10.0.0.12", "40.0.0.1:80").Steps, "\n")
+		if !strings.Contains(steps, tc.says) || strings.Contains(steps, "10.0.0.11:8080 on this node, weight 7 (70 %)") != tc.share ||
+			strings.Contains(steps, "on node-2, weight 3 (30 %)") != tc.share || strings.Contains(steps, "%)") != tc.share {
+			t.Errorf("%+v:\n%s", tc, steps)
+		}
+	}
+}
+
 // A long list of endpoints is cut in the steps, never in the answer.
 func TestExplainMany(t *testing.T) {
 	c := load(t)
@@ -253,7 +294,7 @@ func TestExplainMany(t *testing.T) {
 		s.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8080)
 		states = append(states, s)
 	}
-	e.listEndpoints(states)
+	e.listEndpoints(states, 0)
 	if n := len(e.Steps); n != maxListed+2 { // the last line tells of the rest; one is not ready
 		t.Errorf("%d steps for %d endpoints of %s:\n%s", n, len(states), port.Name, strings.Join(e.Steps, "\n"))
 	}
