@@ -18,6 +18,11 @@ func parse(text string) ([]option, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("the file has more than %d bytes", maxFile)
 	}
+	text = strings.TrimPrefix(text, "\ufeff") // editors of Windows write this byte order mark
+	if strings.ContainsRune(text, 0) || strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+		return nil, errors.New("it is in UTF-16, or no text: save it as UTF-8")
+	}
+
 	var all []option
 	section, open := "", false // open: the last option can be continued
 
