@@ -116,7 +116,7 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 	}
 	list.Services = append(list.Services, skipped...)
 	if f.Connections {
-		active.addOutcomes(ctx, list)
+		active.addConnections(ctx, list)
 	}
 
 	return list, nil

@@ -42,6 +42,23 @@ type ServiceInfo struct {
 	InForce *k8s.Versions `json:"versionsInForce,omitempty"`
 	// Problems lists, one line each, what is not served as the objects specify.
 	Problems []string `json:"problems"`
+	// Connections are connections to its frontends that the conntrack table holds, at most 100 in an answer.
+	// MoreConnections counts the others. Both are left out unless asked for.
+	Connections     []ConnectionInfo `json:"connections,omitempty"`
+	MoreConnections int              `json:"moreConnections,omitempty"`
+}
+
+// ConnectionInfo is a connection through a Service, as the conntrack table has it: without its age.
+type ConnectionInfo struct {
+	Client   string `json:"client"`
+	Frontend string `json:"frontend"`
+	Endpoint string `json:"endpoint"`
+	// State is TCP's; "" for other protocols.
+	State string `json:"state,omitempty"`
+	// Unanswered is set if the endpoint has sent nothing back, as far as the datapath tells.
+	Unanswered bool `json:"unanswered,omitempty"`
+	// ExpiresSeconds is when the entry expires without another packet; 0: not known.
+	ExpiresSeconds uint32 `json:"expiresSeconds,omitempty"`
 }
 
 // FrontendInfo is an address and port where a Service port is served.
@@ -81,7 +98,8 @@ type ServiceFilter struct {
 	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
 	Port            uint16     // of a frontend at VIP; without VIP a NodePort
 	Protocol        string     // of the Service port: TCP, UDP or SCTP
-	// Connections requests EndpointInfo.Connections, which costs one listing of the conntrack table.
+	// Connections requests ServiceInfo.Connections and EndpointInfo.Connections, which cost one listing of the
+	// conntrack table.
 	Connections bool
 }
 

@@ -95,6 +95,12 @@ func (t *servicesText) service(s *api.ServiceInfo, nodes []string) {
 		for _, e := range s.Endpoints {
 			t.below(endpointText(&e))
 		}
+		for _, c := range s.Connections {
+			t.below(connectionText(&c))
+		}
+		if s.MoreConnections > 0 {
+			t.below("and " + count(s.MoreConnections, "more connection"))
+		}
 		if s.RemovedEndpoints != "" {
 			t.below("TCP connections to removed endpoints are closed (" + s.RemovedEndpoints + ")")
 		}
@@ -194,6 +200,21 @@ func endpointText(e *api.EndpointInfo) string {
 		text += "; TCP connections: " + c.String()
 	}
 
+	return text
+}
+
+// connectionText returns a connection with its state and when its conntrack entry expires.
+func connectionText(c *api.ConnectionInfo) string {
+	text := fmt.Sprintf("connection from %s by %s to %s", c.Client, c.Frontend, c.Endpoint)
+	if c.State != "" {
+		text += ", " + c.State
+	}
+	if c.Unanswered {
+		text += ", no answer yet"
+	}
+	if c.ExpiresSeconds > 0 {
+		text += fmt.Sprintf(", expires in %d s", c.ExpiresSeconds)
+	}
 	return text
 }
 

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -202,6 +203,7 @@ func TestPage(t *testing.T) {
 	b.sees("h1", "shop/cart")
 	b.sees(".picture svg", "nothing reaches it", "10.0.0.12:8080", "50 % lost", "gets 50 %", "40.0.0.11:80", "answered")
 	b.sees(".problems", why)
+	b.sees(".connections", "Client", client.IP4.String()+":", "40.0.0.11:80", "10.0.1.11:8080", " s")
 	b.picture("service", ".actions")
 
 	// A flow of another owner drops packets in the last table. The trace names it.
@@ -258,12 +260,27 @@ func TestPage(t *testing.T) {
 // With nftables the page shows that data plane's state, and explains packets from the model.
 func TestNFTables(t *testing.T) {
 	n := startNode(t, testbed.Linux, "--mode", "nftables")
-	n.write(t, hostile)
+	n.write(t, hostile, service(harness.OtherNode, "shop", "many", "40.0.0.15", 0, manyPods(250)...)...)
 	b := startBrowser(t, n.page(t)+"#/node")
-	b.sees(".cards", "nftables: ", "in step: 5 Service ports", "elements", "synced")
+	b.sees(".cards", "nftables: ", "in step: 6 Service ports", "elements", "synced")
 	b.sees("#state", "in step")
 	b.evaluate(`location.hash = "#/trace?from=10.0.0.13&to=40.0.0.12:80&protocol=tcp"`)
 	b.sees("#result", "Delivered", "candidate: 10.0.1.11:8080 (pod shop/catalog-", ") on "+hostile)
+
+	// A long table is cut, and says where the rest is.
+	b.evaluate(`location.hash = "#/service/shop/many"`)
+	b.sees(".wide", "50 more: nkp services shop/many -o wide")
+	if rows := b.evaluate(`document.querySelectorAll(".wide tbody tr").length`); rows != "200" {
+		t.Errorf("%s rows of 250 endpoints", rows)
+	}
+}
+
+// manyPods returns pods that exist as endpoints only.
+func manyPods(n int) (list []*testbed.Pod) {
+	for i := range n {
+		list = append(list, &testbed.Pod{Name: fmt.Sprint(i), IP4: netip.AddrFrom4([4]byte{10, 0, 9, byte(i)})})
+	}
+	return list
 }
 
 // Text from the cluster stays text. With iptables the page shows what that data plane reports, and traces without the pipeline.

@@ -19,6 +19,17 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 // list returns its argument, or an empty array for null.
 export const list = (v) => v || [];
 
+const MOST = 200; // rows of a table
+
+// table returns a table of at most MOST rows, and below it how many are left out and which command lists them. A column is its head, a
+// function that returns a row's text, and a class; a column without any text is left out. classOf returns a row's class.
+export function table(columns, rows, command, classOf = () => "", name = "") {
+  const used = columns.filter(([, of]) => rows.some(of));
+  return [el("table", { class: name }, el("thead", {}, el("tr", {}, used.map(([head]) => el("th", { scope: "col" }, head)))),
+    el("tbody", {}, rows.slice(0, MOST).map((r) => el("tr", { class: classOf(r) }, used.map(([, of, c]) => el("td", { class: c || "" }, of(r) || "–")))))),
+  rows.length > MOST && el("p", { class: "muted" }, `${group(rows.length - MOST)} more: ${command}`)];
+}
+
 // bar returns a bar of how full something is; from 80 % on it warns, as nkp status does.
 export function bar(label, value, limit) {
   const part = limit > 0 ? Math.min(1, value / limit) : 0;

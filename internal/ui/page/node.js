@@ -1,6 +1,6 @@
 // The node: in step or why not, what nkp depends on, how full the conntrack table is, warnings.
 
-import { ago, bar, counted, el, group, list } from "./dom.js";
+import { ago, bar, counted, el, group, list, table } from "./dom.js";
 
 // verdict returns the level and the words for the top of the page. troubled is the number of Service ports with problems.
 export function verdict(s, troubled) {
@@ -66,13 +66,11 @@ function draw(s) {
 
 // ports returns the table of the bridge's ports that lead to pods, those with problems first.
 function ports({ ports, notes }) {
-  const columns = [["Port", (p) => p.port], ["Pod", (p) => p.ifaceID], ["Addresses", (p) => list(p.addresses).join(" ")], ["MAC", (p) => p.mac],
-    ["VLAN", (p) => p.vlan || list(p.trunks).join(" ")], ["Link", (p) => p.link], ["State", (p) => [p.state, ...list(p.problems)].join(": ")]].filter(([, of]) => list(ports).some(of));
+  const columns = [["Port", (p) => p.port], ["Pod", (p) => p.ifaceID], ["Addresses", (p) => list(p.addresses).join(" "), "mono"], ["MAC", (p) => p.mac, "mono"],
+    ["VLAN", (p) => p.vlan || list(p.trunks).join(" ")], ["Link", (p) => p.link], ["State", (p) => [p.state, ...list(p.problems)].join(": ")]];
   const sorted = list(ports).toSorted((a, b) => list(b.problems).length - list(a.problems).length);
   return el("section", {}, el("h2", {}, `Pods' ports (${group(sorted.length)})`), list(notes).map((n) => el("p", { class: "muted" }, n)),
-    el("div", { class: "wide" }, sorted.length > 0 && el("table", { class: "pods" }, el("thead", {}, el("tr", {}, columns.map(([h]) => el("th", { scope: "col" }, h)))),
-      el("tbody", {}, sorted.map((p) => el("tr", { class: p.state === "ok" ? "" : "troubled" },
-        columns.map(([h, of]) => el("td", { class: h === "Addresses" || h === "MAC" ? "mono" : "" }, of(p) || "–"))))))));
+    el("div", { class: "wide" }, sorted.length > 0 && table(columns, sorted, "nkp pods", (p) => (p.state === "ok" ? "" : "troubled"), "pods")));
 }
 
 // canary returns what packets of nkp's own have shown of a family's data path.

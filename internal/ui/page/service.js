@@ -1,13 +1,14 @@
 // One Service as a picture: who asks, the frontends, the endpoints with their share and whether they answer.
 
-import { el, group, hostPort, list, percent, scaled, svg } from "./dom.js";
+import { el, group, hostPort, list, percent, scaled, svg, table } from "./dom.js";
 
-const MOST = 10; // endpoints in the picture; the table has all
+const MOST = 10; // endpoints in the picture; the table has more
 const LISTING = 10000; // ms between two listings of the conntrack table
 
 export function open([namespace, name], _, state) {
-  let listed = 0;
-  let outcomes = new Map(); // by Service port and endpoint
+  let listed = 0, connections = false; // whether the latest question asks for a listing
+  const outcomes = new Map(); // by Service port and endpoint
+  const live = new Map(); // connections of the last listing, by Service port
   const content = el("div", {}, el("p", { class: "muted" }, "asking the agent"));
   const element = el("section", { "aria-labelledby": "title" },
     el("p", { class: "crumbs" }, el("a", { href: "#/services" }, "Services"), " / "), el("h1", { id: "title" }, `${namespace}/${name}`), content);
@@ -15,18 +16,20 @@ export function open([namespace, name], _, state) {
   return {
     element,
     services() {
-      const connections = Date.now() - listed >= LISTING;
+      connections = Date.now() - listed >= LISTING;
       if (connections) listed = Date.now();
       return { namespace, name, connections };
     },
     update(_, answer) {
       const ports = list(answer.services);
       for (const s of ports) {
+        if (connections) live.set(s.key, [s.connections, s.moreConnections]);
+        [s.live, s.moreLive] = live.get(s.key) || [];
         for (const e of list(s.endpoints)) {
           if (e.connections) outcomes.set(s.key + e.address, [e.connections, s.problems]);
           else if (outcomes.has(s.key + e.address)) {
-            const [connections, problems] = outcomes.get(s.key + e.address);
-            e.connections = connections;
+            const [counts, problems] = outcomes.get(s.key + e.address);
+            e.connections = counts;
             s.problems = [...new Set([...s.problems, ...problems.filter((p) => p.startsWith(`endpoint ${e.address}:`))])];
           }
         }
@@ -49,23 +52,26 @@ export function open([namespace, name], _, state) {
       el("h2", {}, el("span", {}, s.port && s.port + " ", el("span", { class: "kind" }, `${s.protocol} ${s.family}`)), el("span", { class: "rates" }, rates)),
       s.problems.length > 0 && el("ul", { class: "problems boxed", "aria-label": "Problems" }, s.problems.map((p) => el("li", {}, p))),
       el("div", { class: "picture", tabindex: 0, role: "region", "aria-label": "Picture of the Service port", "data-focus": "picture " + s.key }, picture(s)),
-      el("div", { class: "wide" }, table(s)),
+      el("div", { class: "wide" }, details(s)),
       s.countersNote && el("p", { class: "muted" }, s.countersNote));
   }
 
-  function table(s) {
+  function details(s) {
     const from = list(s.endpoints).find((e) => e.local)?.address.replace(/:\d+$/, "").replace(/^\[|\]$/g, "") || "";
     const frontends = list(s.frontends).filter((f) => !f.notServed && !f.shadowedBy && f.address);
-    const columns = [["Endpoint", (e) => e.address], ["Pod", (e) => e.pod], ["Node", (e) => e.node], ["Zone", (e) => e.zone],
-      ["In force", (e) => (e.inForce ? "yes" : "no") + (e.why ? ": " + e.why : "")], ["TCP connections in conntrack", (e) => e.connections && outcomeText(e.connections)]]
-      .filter(([, of]) => list(s.endpoints).some(of));
-    return [el("table", {}, el("thead", {}, el("tr", {}, columns.map(([h]) => el("th", { scope: "col" }, h)))),
-      el("tbody", {}, list(s.endpoints).map((e) => el("tr", { class: healthOf(s, e).level === "bad" ? "troubled" : "" },
-        columns.map(([h, of]) => el("td", { class: h === "Endpoint" ? "mono" : "" }, of(e) || "–")))))),
+    const wide = `nkp services ${namespace}/${name} -o wide`;
+    return [table([["Endpoint", (e) => e.address, "mono"], ["Pod", (e) => e.pod], ["Node", (e) => e.node], ["Zone", (e) => e.zone],
+      ["In force", (e) => (e.inForce ? "yes" : "no") + (e.why ? ": " + e.why : "")], ["TCP connections in conntrack", (e) => e.connections && outcomeText(e.connections)]],
+    list(s.endpoints), wide, (e) => (healthOf(s, e).level === "bad" ? "troubled" : "")),
     frontends.length > 0 && el("p", { class: "actions" }, frontends.map((f) => {
       const to = hostPort(f.address, f.port);
       return el("a", { class: "button", "data-focus": `trace ${s.protocol} ${to}`, href: "#/trace?" + new URLSearchParams({ from, to, protocol: s.protocol.toLowerCase() }) }, `Trace a packet to ${to}`);
-    }))];
+    })),
+    list(s.live).length > 0 && [el("h3", {}, "Connections in conntrack"),
+      table([["Client", (c) => c.client, "mono"], ["Frontend", (c) => c.frontend, "mono"], ["Endpoint", (c) => c.endpoint, "mono"],
+        ["State", (c) => [c.state, c.unanswered && "no answer yet"].filter(Boolean).join(", ")], ["Expires in", (c) => c.expiresSeconds && `${group(c.expiresSeconds)} s`]],
+      s.live, "", undefined, "connections"),
+      s.moreLive > 0 && el("p", { class: "muted" }, `and ${group(s.moreLive)} more`)]];
   }
 }
 
