@@ -278,7 +278,7 @@ func TestNFTables(t *testing.T) {
 // manyPods returns pods that exist as endpoints only.
 func manyPods(n int) (list []*testbed.Pod) {
 	for i := range n {
-		list = append(list, &testbed.Pod{Name: fmt.Sprint(i), IP4: netip.AddrFrom4([4]byte{10, 0, 9, byte(i)})})
+		list = append(list, &testbed.Pod{Host: &testbed.Host{Name: fmt.Sprint(i), IP4: netip.AddrFrom4([4]byte{10, 0, 9, byte(i)})}})
 	}
 	return list
 }
