@@ -29,14 +29,15 @@ func (t *Tracker) renew(ref Ref, version string) {
 	t.with(ref, func(d *serviceDef) { d.version = version }, func(sl *slice) { sl.version = version })
 }
 
-// Unserved returns why this node serves nothing of a Service; "": it serves what it has of it.
-func (t *Tracker) Unserved(name ServiceName) string {
+// Unserved returns why this node serves nothing of a Service; "": it serves what it has of it. The reason is
+// final if nothing but another version of the Service or its EndpointSlices, or a restart, can change it.
+func (t *Tracker) Unserved(name ServiceName) (why string, final bool) {
 	s := t.services[name]
 	switch {
 	case s == nil || s.def == nil:
-		return ""
+		return "", false
 	case s.def.skipped:
-		return whySkipped
+		return whySkipped, true
 	}
-	return s.refused
+	return s.refused, s.tooLarge != ""
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/api"
@@ -29,13 +30,15 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce
 		asked = time.Now()
 		delivered, active = a.delivered, a.planes
 		s.Versions, known = a.tracker.VersionsOf(name)
-		s.Why = a.tracker.Unserved(name)
+		s.Why, s.Final = a.tracker.Unserved(name)
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case !delivered:
 		return nil, a.notSynced()
+	case s.Service == "" && strings.HasPrefix(a.kind, "manifests "):
+		s.Why, s.Final = "follows "+a.kind+", whose objects have no versions to compare", true
 	case !known:
 		s.Why = "the agent does not have the Service"
 	}

@@ -44,27 +44,40 @@ func TestInForce(t *testing.T) {
 		name, service string
 		after         time.Duration // of the plane that is slow
 		why           string
+		final         bool
 		took          time.Duration
 	}{
-		{"at once", "web", 0, "", 0},
-		{"after a while", "web", time.Second, "", time.Second},
-		{"not in time", "web", time.Minute, "not all changes are on the switch yet", inForceWait},
-		{"refused", "bad", 0, "the switch refuses it: bad group", 0},
-		{"left to another program", "left", 0, "--skip-services leaves it to another program", 0},
-		{"not here", "none", time.Minute, "the agent does not have the Service", 0},
+		{"at once", "web", 0, "", false, 0},
+		{"after a while", "web", time.Second, "", false, time.Second},
+		{"not in time", "web", time.Minute, "not all changes are on the switch yet", false, inForceWait},
+		{"refused", "bad", 0, "the switch refuses it: bad group", false, 0},
+		{"left to another program", "left", 0, "--skip-services leaves it to another program", true, 0},
+		{"too large", "large", 0, "is not served: it would take up to", true, 0},
+		{"not here", "none", time.Minute, "the agent does not have the Service", false, 0},
+		{"not in manifests", "none", 0, "follows manifests /etc/nkp, whose objects have no versions to compare", true, 0},
+		{"of manifests", "unversioned", 0, "follows manifests /etc/nkp, whose objects have no versions to compare", true, 0},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bad := k8s.ServiceName{Namespace: "default", Name: "bad"}
 				a := &Agent{asks: make(chan func()), delivered: true, tracker: k8s.NewTracker(k8s.Options{
-					SkipServices: []k8s.ServiceName{{Namespace: "default", Name: "left"}}})}
+					SkipServices: []k8s.ServiceName{{Namespace: "default", Name: "left"}},
+					Limits:       k8s.Limits{Service: 10}, Cost: func(z *k8s.Size) int { return 10 * z.Frontends },
+				})}
+				if strings.Contains(x.name, "manifests") {
+					a.kind = "manifests /etc/nkp"
+				}
 				a.planes = planes{all: []plane{
 					{&slowPlane{refused: bad}, kinds[mode.OVS]}, {&slowPlane{begun: time.Now(), after: x.after}, kinds[mode.NFTables]},
 				}}
-				for _, name := range []string{"web", "bad", "left"} {
-					a.tracker.SetService(&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "7"},
-						Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1"}}, k8s.Origin{})
+				for name, version := range map[string]string{"web": "7", "bad": "7", "left": "7", "large": "7", "unversioned": ""} {
+					s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}, Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1"}}
+					if name == "large" {
+						s.Spec.Ports, s.Spec.ExternalIPs = []v1.ServicePort{{Port: 80, Protocol: "TCP"}}, []string{"30.0.0.1", "30.0.0.2"}
+					}
+					a.tracker.SetService(s, k8s.Origin{})
 				}
+				a.tracker.Flush()
 				go func() { // the loop
 					for f := range a.asks {
 						f()
@@ -75,10 +88,10 @@ func TestInForce(t *testing.T) {
 				begun := time.Now()
 				s, err := a.inForce(t.Context(), k8s.ServiceName{Namespace: "default", Name: x.service})
 				must(t, err)
-				if took := time.Since(begun); !strings.HasPrefix(s.Why, x.why) || (s.Why == "") != (x.why == "") || took != x.took {
-					t.Errorf("%q after %v; want %q after %v", s.Why, took, x.why, x.took)
+				if took := time.Since(begun); !strings.HasPrefix(s.Why, x.why) || (s.Why == "") != (x.why == "") || s.Final != x.final || took != x.took {
+					t.Errorf("%q, final %t, after %v; want %q, %t, after %v", s.Why, s.Final, took, x.why, x.final, x.took)
 				}
-				if x.service != "none" && s.Service != "7" {
+				if x.service != "none" && x.service != "unversioned" && s.Service != "7" {
 					t.Errorf("%+v", s)
 				}
 			})

@@ -124,6 +124,11 @@ func (n *nodes) peers(ctx context.Context) ([]peer, error) {
 	if err := n.connect(); err != nil {
 		return nil, err
 	}
+	return n.agents(ctx)
+}
+
+// agents returns the agents to ask as of now.
+func (n *nodes) agents(ctx context.Context) ([]peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	agents, err := n.cluster.Agents(ctx, n.node)

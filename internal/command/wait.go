@@ -48,8 +48,9 @@ func newWait(on *target) *cobra.Command {
 	on.nodes.adapt(cmd, "only this node", "Wait until all nodes have a Service's EndpointSlices in force",
 		`wait reads a Service and its EndpointSlices, and returns when every node's agent has them in force as
 they were then, or as they became since. A pod that is in none of them can then be deleted without a failed
-connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first. You
-also need the rights to get Services and to list EndpointSlices. Exit status: 0 in force on all nodes with a
+connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first. Nodes
+that are added meanwhile count. Why an agent is waited for is printed at once; where no waiting changes the
+reason (--skip-services, --cost-limit, an agent that follows manifests), the command ends with it. You also need the rights to get Services and to list EndpointSlices. Exit status: 0 in force on all nodes with a
 pod of nkp's, 1 not on all before --timeout or not known, 2 no such Service, or no answer.`,
 		"  kubectl nkp wait svc/default/web\n  kubectl label pod web-1 app- && "+
 			"kubectl nkp wait svc/web --without web-1 && kubectl delete pod web-1")
@@ -70,8 +71,12 @@ type serviceWait struct {
 	want        map[string]string // version by the name of an EndpointSlice, and of theService
 	wantList    string            // version of the list that want is from
 
-	mu      sync.Mutex        // protects reasons
+	mu      sync.Mutex        // protects what follows
 	reasons map[string]string // why a node does not have them in force; "": it does
+	printed []string          // reasons that agents gave, each once
+	final   []string          // nodes whose reason no waiting changes
+
+	cancel context.CancelFunc // ends the wait
 
 	listing singleflight.Group // of lists for agents whose state is in doubt
 }
@@ -84,8 +89,8 @@ func (w *serviceWait) parse(text, namespace string) (err error) {
 
 func (w *serviceWait) run(ctx context.Context, service string) error {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
-	defer cancel()
+	ctx, w.cancel = context.WithTimeout(ctx, w.timeout)
+	defer w.cancel()
 	peers, err := w.nodes.peers(ctx)
 	if err == nil {
 		err = w.parse(service, w.nodes.namespace)
@@ -100,18 +105,48 @@ func (w *serviceWait) run(ctx context.Context, service string) error {
 		return err
 	}
 
+	stop := w.showProgress(ctx)
+	for more := peers; len(more) > 0 && err == nil; {
+		w.awaitAll(ctx, more)
+		more, err = w.joined(ctx)
+		peers = append(peers, more...)
+	}
+	stop()
+	if err != nil {
+		return fmt.Errorf("nodes that came meanwhile are not known: %w", err)
+	}
+	return w.report(ctx, peers, time.Since(begun))
+}
+
+// awaitAll waits until all agents have in force what is wanted, or the context ends.
+func (w *serviceWait) awaitAll(ctx context.Context, peers []peer) {
 	slots := make(chan struct{}, parallelNodes)
 	var all sync.WaitGroup
+	w.mu.Lock()
 	for _, p := range peers {
 		w.reasons[p.Node] = notAsked
 	}
+	w.mu.Unlock()
 	for _, p := range peers {
 		all.Go(func() { w.await(ctx, p, slots) })
 	}
-	stop := w.showProgress(ctx)
 	all.Wait()
-	stop()
-	return w.report(ctx, peers, time.Since(begun))
+}
+
+// joined returns the agents of nodes that were added since the agents were listed; none if the context has
+// ended.
+func (w *serviceWait) joined(ctx context.Context) ([]peer, error) {
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	peers, err := w.nodes.agents(ctx)
+	if len(w.reasons) == 0 {
+		err = nil // all nodes have left, and no agent at all is an error
+	}
+	return slices.DeleteFunc(peers, func(p peer) bool {
+		_, known := w.reasons[p.Node]
+		return known
+	}), err
 }
 
 const notAsked = "was not asked"
@@ -144,6 +179,7 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 		cancel()
 
 		var why string
+		final := false
 		if err != nil {
 			why = oneLine(err.Error())
 			if at, _ := w.nodes.cluster.Agents(ctx, p.Node); len(at) > 0 { // it may run in another pod by now
@@ -153,8 +189,8 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 				<-slots
 				return
 			}
-		} else if why = answer.Why; why == "" {
-			why = w.lacks(ctx, &answer.Versions)
+		} else {
+			why, final = w.judge(ctx, answer)
 		}
 		<-slots
 
@@ -162,10 +198,44 @@ func (w *serviceWait) await(ctx context.Context, p peer, slots chan struct{}) {
 		if ctx.Err() == nil || why == "" || w.reasons[p.Node] == notAsked {
 			w.reasons[p.Node] = why
 		}
+		if final {
+			w.final = append(w.final, p.Node)
+			w.cancel() // all nodes are wanted, and this one will not come
+		} else if ctx.Err() == nil && (err != nil || answer.Why != "") {
+			w.explain(p.Node, why)
+		}
 		w.mu.Unlock()
-		if why == "" || !pause(ctx, waitPause) {
+		if why == "" || final || !pause(ctx, waitPause) {
 			return
 		}
+	}
+}
+
+// judge returns why an answer is not what is waited for; "": it is. The reason is final if no waiting changes
+// it: one that the agent calls final holds for the versions that it has.
+func (w *serviceWait) judge(ctx context.Context, answer *api.InForce) (why string, final bool) {
+	lack := ""
+	if answer.Why == "" || answer.Service != "" {
+		lack = w.lacks(ctx, &answer.Versions)
+	}
+	if answer.Why != "" {
+		return answer.Why, answer.Final && lack == ""
+	}
+	return lack, false
+}
+
+// maxPrinted bounds how many reasons are printed while the command waits.
+const maxPrinted = 10
+
+// explain prints why a node is waited for, unless the reason is printed already. w.mu is held.
+func (w *serviceWait) explain(node, why string) {
+	if len(w.printed) < maxPrinted && !slices.Contains(w.printed, why) {
+		w.printed = append(w.printed, why)
+		clear := ""
+		if redraws(w.errOut) {
+			clear = "\r" + clearToEOL
+		}
+		fmt.Fprintf(w.errOut, "%swaiting for %s: %s\n", clear, node, why)
 	}
 }
 
@@ -310,8 +380,16 @@ func (w *serviceWait) waiting() (names []string, of int) {
 // report prints how the wait ended, and which nodes have no agent that could be asked.
 func (w *serviceWait) report(ctx context.Context, peers []peer, took time.Duration) error {
 	waiting, of := w.waiting()
+	if len(w.final) > 0 {
+		slices.Sort(w.final)
+		waiting = w.final
+	}
 	for _, node := range waiting {
 		fmt.Fprintf(w.errOut, "%s: %s\n", node, w.reasons[node])
+	}
+	if len(w.final) > 0 {
+		return fmt.Errorf("svc/%s is not in force on %s of %d, and no waiting changes that: %s", w.name,
+			count(len(w.final), "node"), of, nameList(w.final))
 	}
 	if len(waiting) > 0 {
 		return fmt.Errorf("svc/%s is not in force on %s of %d after %v: %s", w.name,

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/remote"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -115,6 +116,76 @@ func TestWaitStatus(t *testing.T) {
 		if status != x.status || !strings.Contains(errOut.String(), x.error) || out.Len() > 0 {
 			t.Errorf("kubectl nkp %s: %d, want %d\n%s%s", x.args, status, x.status, out.String(), errOut.String())
 		}
+	}
+}
+
+// A reason that the agent calls final ends the wait only if the agent has what is waited for: an older Service may be refused, and the present
+// one not. Reasons of agents are printed once each, and not without bound.
+func TestWaitJudges(t *testing.T) {
+	var errOut bytes.Buffer
+	ended := false
+	w := &serviceWait{name: k8s.ServiceName{Namespace: "default", Name: "web"}, wantList: "10", want: map[string]string{theService: "5"},
+		errOut: &errOut, reasons: map[string]string{"a": "", "b": "left", "c": "was not asked"}, final: []string{"b"}, cancel: func() { ended = true }}
+	for _, x := range []struct {
+		service, why string
+		final        bool // the agent's
+		says         string
+		ends         bool
+	}{
+		{"5", "", false, "", false},
+		{"4", "", false, "has the Service at version \"4\", not 5", false},
+		{"5", "left", true, "left", true},
+		{"6", "left", true, "left", true},
+		{"4", "too large", true, "too large", false},
+		{"5", "busy", false, "busy", false},
+		{"", "follows manifests", true, "follows manifests", true},
+		{"", "the agent does not have the Service", false, "the agent does not have the Service", false},
+	} {
+		why, final := w.judge(t.Context(), &api.InForce{Versions: k8s.Versions{Service: x.service}, Why: x.why, Final: x.final})
+		if why != x.says || final != x.ends {
+			t.Errorf("%+v: %q, %t", x, why, final)
+		}
+	}
+	for i := range 100 {
+		w.explain("a", "same")
+		w.explain("b", fmt.Sprint("reason ", i))
+	}
+	if n := strings.Count(errOut.String(), "\n"); n != maxPrinted || strings.Count(errOut.String(), "waiting for a: same\n") != 1 {
+		t.Errorf("%d lines:\n%s", n, errOut.String())
+	}
+	errOut.Reset()
+	if err := w.report(t.Context(), nil, 0); err == nil || err.Error() != "svc/default/web is not in force on 1 node of 3, and no waiting changes that: b" ||
+		errOut.String() != "b: left\n" || ended {
+		t.Errorf("%v\n%s", err, errOut.String())
+	}
+}
+
+// A node that is added meanwhile is waited for.
+func TestWaitNodeJoins(t *testing.T) {
+	var pods, lists atomic.Int32
+	objects := serviceAPI(t, "5", &lists, "a=6")
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/api/v1/nodes":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","items":[{"metadata":{"name":"node-2"}}]}`)
+		case strings.HasSuffix(r.URL.Path, "/pods") && r.URL.Query().Get("fieldSelector") != "":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","items":[]}`)
+		case strings.HasSuffix(r.URL.Path, "/pods") && pods.Add(1) > 1:
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"nkp-2"},
+				"spec":{"nodeName":"node-2","containers":[{"name":"nkp"}]},"status":{"phase":"Failed"}}]}`)
+		default:
+			http.Redirect(w, r, objects+r.URL.String(), http.StatusTemporaryRedirect)
+		}
+	}))
+	t.Cleanup(api.Close)
+	var out, errOut bytes.Buffer
+	args := "wait svc/web --timeout 3s --kubeconfig /dev/null --server " + api.URL
+	status := Main("kubectl-nkp", strings.Fields(args), &out, &errOut)
+	if status != exitFailure || !strings.Contains(errOut.String(), "waiting for node-2: ") || !strings.Contains(errOut.String(), "is not in force on 1 node of 1 after 3s: node-2") {
+		t.Errorf("%d\n%s%s", status, out.String(), errOut.String())
 	}
 }
 
