@@ -233,20 +233,33 @@ func (b *Bed) ForServices() {
 	b.t.Cleanup(func() { os.Remove(file) })
 }
 
-// RunIn is Run in a directory.
+// RunIn is Run in a directory. A program that fails without a word is run once more, with Wine's own errors in its output: Wine's loader
+// fails so, which says nothing with WINEDEBUG=-all, for instance where it meets a wineserver that is about to end. nkp prints an error, and
+// each step before it takes it, so that such a run has changed nothing.
 func (b *Bed) RunIn(dir, exe string, args ...string) (string, error) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runTime)
 	defer cancel()
+	silent := false
 	for {
 		c := b.prefix.command(ctx, exe, args...)
 		c.Env = b.Env()
+		if silent {
+			c.Env = append(c.Env, "WINEDEBUG=err+all")
+		}
 		c.Dir = dir
 		out, err := output(c)
 		// On a busy machine wineserver kills a program that is not gone a second after it has ended (Wine, server/process.c,
 		// process_sigkill), and its exit status is lost.
 		if p := c.ProcessState; p != nil && p.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL && ctx.Err() == nil {
 			b.t.Logf("%s %v was killed by Wine; once more", exe, args)
+			continue
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("it had not ended after %v: %w", runTime, err)
+		} else if err != nil && out == "" && !silent {
+			b.t.Logf("%s %v failed without a word (%v); once more", exe, args, err)
+			silent = true
 			continue
 		}
 		return strings.ReplaceAll(out, "\r\n", "\n"), err
