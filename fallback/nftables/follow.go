@@ -11,8 +11,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Follow returns the ways that a packet may go through the nftables of all owners, and its steps.
-func Follow(ctx context.Context, f k8s.Family, p rules.Packet) ([]rules.Way, []string, error) {
+// Follow returns the paths that a packet can take through the nftables of all owners, and its steps.
+func Follow(ctx context.Context, f k8s.Family, p rules.Packet) ([]rules.Path, []string, error) {
 	conn, err := netlink.Open()
 	if err != nil {
 		return nil, nil, err

@@ -38,7 +38,7 @@ func DiffService(*k8s.Model, Options, k8s.Family, k8s.PortName) ([]string, error
 }
 
 // Follow follows a packet through nftables. It works on Linux only.
-func Follow(context.Context, k8s.Family, rules.Packet) ([]rules.Way, []string, error) {
+func Follow(context.Context, k8s.Family, rules.Packet) ([]rules.Path, []string, error) {
 	return nil, nil, errNotLinux
 }
 

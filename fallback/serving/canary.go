@@ -9,9 +9,9 @@ import (
 )
 
 // Canary is where a family's canaries go: a datagram of the node's own to a Service of nkp's own, whose
-// endpoint is a socket of nkp's (docs/decisions/canaries.md). All addresses are loopback ones, so that a
-// canary never leaves the node, whatever becomes of its translation, and needs neither a route nor an address
-// of the node.
+// endpoint is a raw socket of nkp's, which takes no port (docs/decisions/canaries.md). All addresses are
+// loopback ones, so that a canary never leaves the node, whatever becomes of its translation, and needs
+// neither a route nor an address of the node.
 type Canary struct {
 	Client             netip.Addr
 	Frontend, Endpoint netip.AddrPort

@@ -79,7 +79,7 @@ type Agent struct {
 	extraWarnings func() []string
 	modes         mode.Watch
 	watch         *dataplane.Watch // over all loops
-	life          *dataplane.Loop  // of loop
+	life          *dataplane.Loop  // progress of the agent's own loop, for watch
 	proxy         *health.Proxy    // /healthz and /livez
 	checks        *health.Services // health check node ports
 	metrics       *metrics.Metrics
@@ -101,7 +101,7 @@ type Agent struct {
 
 	// Only the loop uses the fields below.
 	tracker   *k8s.Tracker
-	drained   *time.Timer // Tracker.Due
+	drained   *time.Timer // fires when the drain of removed endpoints that ends next is over (Tracker.Due)
 	model     *k8s.Model
 	synced    bool // the source has synced
 	delivered bool // the data plane has received the model

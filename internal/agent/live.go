@@ -218,7 +218,7 @@ func (s *Settings) CompareRules(
 func tables(ctx context.Context, m *k8s.Model, q trace.Question) live.Tables {
 	family := k8s.FamilyOf(q.To.Addr())
 	return live.Tables{
-		Follow: func(p rules.Packet) ([]rules.Way, []string, error) {
+		Follow: func(p rules.Packet) ([]rules.Path, []string, error) {
 			return nftables.Follow(ctx, family, p)
 		},
 		Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {

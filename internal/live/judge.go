@@ -152,7 +152,7 @@ func (v *view) outcome(w *walk) (verdict trace.Verdict, why string) {
 
 	switch {
 	case w.forked:
-		return trace.Uncertain, "a flow sends copies of the packet different ways"
+		return trace.Uncertain, "a flow sends copies of the packet on different paths"
 	case w.refused() && ours && last.table == int(v.Config.Layout.RejectTable()):
 		return trace.Reject, ""
 	case w.refused():

@@ -21,13 +21,13 @@ type header struct {
 }
 
 // headers returns the packets of a connection, before and after translation, and their answers.
-func headers(q trace.Question, ways []rules.Way) (list []header) {
+func headers(q trace.Question, paths []rules.Path) (list []header) {
 	protocol := strings.ToLower(string(q.Protocol))
 	both := func(a, b netip.AddrPort) {
 		list = append(list, header{protocol, a, b, false}, header{protocol, b, a, true})
 	}
 	both(q.From, q.To)
-	for _, w := range ways {
+	for _, w := range paths {
 		if !w.Endpoint.IsValid() {
 			continue
 		}

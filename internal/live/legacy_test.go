@@ -15,8 +15,8 @@ import (
 // packets do not come to.
 func TestInterfering(t *testing.T) {
 	q := trace.Question{Protocol: "TCP", From: netip.MustParseAddrPort("10.0.0.1:0"), To: netip.MustParseAddrPort("40.0.0.1:80")}
-	ways := []rules.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080")}}
-	masqueraded := []rules.Way{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080"), Masquerade: true}}
+	paths := []rules.Path{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080")}}
+	masqueraded := []rules.Path{{Endpoint: netip.MustParseAddrPort("10.0.1.1:8080"), Masquerade: true}}
 	for rule, named := range map[string]bool{
 		"-j DROP":                                       true,
 		"-p tcp -m tcp --dport 80 -j DROP":              true, // before the translation
@@ -56,22 +56,22 @@ func TestInterfering(t *testing.T) {
 		"-d 10.0.0.1/32 -p tcp --sport 9999 -j dropper": false,
 	} {
 		tables := map[string]map[string][]string{"filter": {"FORWARD": {rule}, "INPUT": {"-j DROP"}, "dropper": {"-j DROP"}, "loop": {"-j loop"}, "unused": {"-j DROP"}}}
-		if got := interfering(tables, []string{"FORWARD"}, headers(q, ways)); (len(got) > 0) != named {
+		if got := interfering(tables, []string{"FORWARD"}, headers(q, paths)); (len(got) > 0) != named {
 			t.Errorf("%s: %q, want named %v", rule, got, named)
 		}
 	}
 	for _, c := range []struct {
 		what, table, chain, rule string
-		ways                     []rules.Way
+		paths                    []rules.Path
 		want                     int
 	}{
-		{"answers to the node where nothing is masqueraded", "mangle", "PREROUTING", "-s 10.0.1.1/32 -d 172.16.0.2/32 -j DROP", ways, 0},
+		{"answers to the node where nothing is masqueraded", "mangle", "PREROUTING", "-s 10.0.1.1/32 -d 172.16.0.2/32 -j DROP", paths, 0},
 		{"answers to the node", "mangle", "PREROUTING", "-s 10.0.1.1/32 -d 172.16.0.2/32 -j DROP", masqueraded, 1},
-		{"answers, which do not visit nat", "nat", "PREROUTING", "-p tcp -m tcp --dport 8443 -j DNAT --to-destination 10.0.0.9:443", ways, 0},
-		{"the first packet in nat", "nat", "PREROUTING", "-p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.9:443", ways, 1},
+		{"answers, which do not visit nat", "nat", "PREROUTING", "-p tcp -m tcp --dport 8443 -j DNAT --to-destination 10.0.0.9:443", paths, 0},
+		{"the first packet in nat", "nat", "PREROUTING", "-p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.9:443", paths, 1},
 	} {
 		tables := map[string]map[string][]string{c.table: {c.chain: {c.rule}}}
-		if got := interfering(tables, []string{c.chain}, headers(q, c.ways)); len(got) != c.want {
+		if got := interfering(tables, []string{c.chain}, headers(q, c.paths)); len(got) != c.want {
 			t.Errorf("%s: %q", c.what, got)
 		}
 	}
@@ -81,7 +81,7 @@ func TestInterfering(t *testing.T) {
 func TestOwnPacketsWithoutNFTables(t *testing.T) {
 	for drops, want := range map[string]trace.Verdict{"": trace.Deliver, "chain OUTPUT of iptables (legacy, IPv4) drops": trace.Uncertain} {
 		s := Tables{
-			Follow: func(rules.Packet) ([]rules.Way, []string, error) { return nil, nil, errors.ErrUnsupported },
+			Follow: func(rules.Packet) ([]rules.Path, []string, error) { return nil, nil, errors.ErrUnsupported },
 			Legacy: func(chains ...string) (string, map[string]map[string][]string, error) {
 				if !slices.Contains(chains, "OUTPUT") {
 					t.Errorf("asks for %q", chains)

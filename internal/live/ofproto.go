@@ -63,7 +63,7 @@ type walk struct {
 	states   []string       // ct_state that conntrack would set each time the packet comes back from it
 	passed   bool           // nkp has passed the packet on to flows of others, of this bridge or another
 	bridge   string         // the line with the bridge that the packet entered by
-	forked   bool           // several copies go different ways, of which this is the last
+	forked   bool           // several copies take different paths, of which this is the last
 	last     pass
 }
 

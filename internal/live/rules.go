@@ -47,7 +47,7 @@ type walker struct {
 	service string          // the first Service whose chain it came to, as the rule's comment names it
 }
 
-// outcome is one way that a packet may go.
+// outcome is one path that a packet can take.
 type outcome struct {
 	target   string // DNAT, REJECT, DROP or ACCEPT
 	endpoint string // of DNAT
@@ -72,9 +72,9 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	l := trace.NewLive()
 	r.Live = l
 	l.Step("iptables: %s", q)
-	ways := w.nat(r.Source == k8s.ThisNode)
+	paths := w.nat(r.Source == k8s.ThisNode)
 	verdict := trace.Deliver
-	if len(ways) == 0 {
+	if len(paths) == 0 {
 		verdict = w.filter(r.Source == k8s.ThisNode)
 	}
 	l.Steps = append(l.Steps, w.steps...)
@@ -83,7 +83,7 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 		l.Differ("the rules say %s, the model %s", verdict, r.Verdict)
 	}
 
-	passed, doubted, err := s.others(q, r, ways)
+	passed, mayDrop, err := s.followForeign(q, r, paths)
 	if err != nil {
 		return err
 	}
@@ -92,27 +92,27 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	}
 	addKernelConnections("iptables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
-		return s.Others.answers(q, r, passed, doubted)
+		return s.Others.answers(q, r, passed, mayDrop)
 	}
 	return nil
 }
 
-// others compares what the rules of other programs do with a packet that Services' chains translate to one of
-// the endpoints of ways, if any. It returns as Tables.others does.
-func (s *Rules) others(
-	q trace.Question, r *trace.Result, ways []outcome,
-) (passed []rules.Way, doubted bool, err error) {
+// followForeign compares what the rules of other programs do with a packet that Services' chains translate to one of
+// the endpoints of paths, if any. It returns as Tables.followForeign does.
+func (s *Rules) followForeign(
+	q trace.Question, r *trace.Result, paths []outcome,
+) (passed []rules.Path, mayDrop bool, err error) {
 	p := s.Others.packet(q, r)
 	p.IPTables = &rules.IPTables{Mark: s.mark()}
-	for _, o := range ways {
+	for _, o := range paths {
 		if at, err := netip.ParseAddrPort(o.endpoint); err == nil {
-			p.IPTables.Ways = append(p.IPTables.Ways, rules.Way{Endpoint: at, Masquerade: o.marked})
+			p.IPTables.Paths = append(p.IPTables.Paths, rules.Path{Endpoint: at, Masquerade: o.marked})
 		}
 	}
 
 	nat := maps.Clone(s.Tables["nat"])
-	withoutServices(nat, len(ways) > 0)
-	return s.Others.others(p, nat, q, r)
+	withoutServices(nat, len(paths) > 0)
+	return s.Others.followForeign(p, nat, q, r)
 }
 
 // mark returns the mark of packets that are to be masqueraded; 0: there is none.
@@ -179,17 +179,17 @@ func (w *walker) isLocal(ip netip.Addr) bool {
 }
 
 // nat returns the translations that the packet may meet.
-func (w *walker) nat(fromNode bool) (ways []outcome) {
+func (w *walker) nat(fromNode bool) (paths []outcome) {
 	base := "PREROUTING"
 	if fromNode {
 		base = "OUTPUT"
 	}
 	for _, o := range w.base("nat", base) {
 		if o.target == "DNAT" {
-			ways = append(ways, o)
+			paths = append(paths, o)
 		}
 	}
-	return ways
+	return paths
 }
 
 // filter returns the verdict of the filter table on a packet that was not translated.
@@ -336,20 +336,20 @@ func (w *walker) step(format string, args ...any) {
 }
 
 // judge compares where the rules deliver the packet with what the model says.
-func (w *walker) judge(l *trace.Live, r *trace.Result, ways []outcome) {
+func (w *walker) judge(l *trace.Live, r *trace.Result, paths []outcome) {
 	if r.Verdict == trace.Deliver && w.service != "" && w.service != r.Service {
 		l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
 	}
-	judgeDelivery(l, r, w.src, ways)
+	judgeDelivery(l, r, w.src, paths)
 }
 
-// judgeDelivery compares the endpoints and the masquerading of the ways that a client's packet may go with
+// judgeDelivery compares the endpoints and the masquerading of the paths that a client's packet can take with
 // what the model says.
-func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []outcome) {
+func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, paths []outcome) {
 	var endpoints []string
 	masquerade := trace.Always
 	hairpin := false
-	for _, o := range ways {
+	for _, o := range paths {
 		endpoints = append(endpoints, o.endpoint)
 		at, err := netip.ParseAddrPort(o.endpoint)
 		itself := err == nil && at.Addr() == client
@@ -360,7 +360,7 @@ func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, ways []out
 	}
 
 	isUnmarked := func(o outcome) bool { return !o.marked }
-	if all := !slices.ContainsFunc(ways, isUnmarked); masquerade == trace.Always && all {
+	if all := !slices.ContainsFunc(paths, isUnmarked); masquerade == trace.Always && all {
 		if hairpin && r.Masquerade == trace.Hairpin { // the client is the only endpoint: both words fit
 			masquerade = trace.Hairpin
 		}

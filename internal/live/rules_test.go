@@ -98,7 +98,7 @@ func installedRules() *Rules {
 // noOthers are the rules of other programs where there are none.
 func noOthers() *Tables {
 	return &Tables{
-		Follow: func(p rules.Packet) ([]rules.Way, []string, error) { return nil, nil, errors.ErrUnsupported },
+		Follow: func(p rules.Packet) ([]rules.Path, []string, error) { return nil, nil, errors.ErrUnsupported },
 		Legacy: func(...string) (string, map[string]map[string][]string, error) { return "", nil, nil },
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 // Tables are the node's nftables, of all owners.
 type Tables struct {
-	// Follow returns the ways that a packet may go through them, and its steps.
-	Follow func(rules.Packet) ([]rules.Way, []string, error)
+	// Follow returns the paths that a packet can take through them, and its steps.
+	Follow func(rules.Packet) ([]rules.Path, []string, error)
 	// Diff returns how nkp's own chains, and the elements of the packet's Service port, differ from the
 	// desired ones.
 	Diff func() ([]string, error)
@@ -38,7 +38,7 @@ type Tables struct {
 // r.Live.
 func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	p := s.packet(q, r)
-	ways, steps, err := s.Follow(p)
+	paths, steps, err := s.Follow(p)
 	if err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	l.Step("nftables: %s", q)
 	l.Steps = append(l.Steps, steps...)
 
-	judgeWays(l, r, ways)
-	doubted, err := s.legacy(l, q, &p, ways)
+	judgePaths(l, r, paths)
+	mayDrop, err := s.legacy(l, q, &p, paths)
 	if err != nil {
 		return err
 	}
 
-	if list := deliveries(ways); len(list) > 0 {
+	if list := deliveries(paths); len(list) > 0 {
 		judgeDelivery(l, r, q.From.Addr(), list)
 	}
 
@@ -64,14 +64,14 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 
 	addKernelConnections("nftables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
-		return s.answers(q, r, ways, doubted)
+		return s.answers(q, r, paths, mayDrop)
 	}
 	return nil
 }
 
-// judgeWays compares the verdict over all ways with what the model says, and names the chains that end them.
-func judgeWays(l *trace.Live, r *trace.Result, ways []rules.Way) {
-	switch l.Verdict = verdictOf(ways); {
+// judgePaths compares the verdict over all paths with what the model says, and names the chains that end them.
+func judgePaths(l *trace.Live, r *trace.Result, paths []rules.Path) {
+	switch l.Verdict = verdictOf(paths); {
 	case l.Verdict == trace.Uncertain:
 		l.Differ("what becomes of the packet is not certain: the model says %s", r.Verdict)
 	case l.Verdict != r.Verdict:
@@ -79,47 +79,47 @@ func judgeWays(l *trace.Live, r *trace.Result, ways []rules.Way) {
 	default:
 		return
 	}
-	for _, w := range ways {
+	for _, w := range paths {
 		if w.At != "" {
-			l.Differ("%s %s", w.At, whatEnds[w.Fate])
+			l.Differ("%s %s", w.At, whatEnds[w.Verdict])
 		}
 	}
 }
 
 // follow is Follow where the kernel may have no nf_tables, which pass everything then.
-func (s *Tables) follow(p rules.Packet) (ways []rules.Way, steps []string, err error) {
-	ways, steps, err = s.Follow(p)
+func (s *Tables) follow(p rules.Packet) (paths []rules.Path, steps []string, err error) {
+	paths, steps, err = s.Follow(p)
 	if !errors.Is(err, errors.ErrUnsupported) {
-		return ways, steps, err
+		return paths, steps, err
 	}
 	switch {
 	case p.Reply != nil:
-		return []rules.Way{{Endpoint: p.To}}, nil, nil
-	case p.IPTables != nil && len(p.IPTables.Ways) > 0:
-		return p.IPTables.Ways, nil, nil
+		return []rules.Path{{Endpoint: p.To}}, nil, nil
+	case p.IPTables != nil && len(p.IPTables.Paths) > 0:
+		return p.IPTables.Paths, nil, nil
 	}
-	return []rules.Way{{Fate: rules.Accepted}}, nil, nil
+	return []rules.Path{{Verdict: rules.Accepted}}, nil, nil
 }
 
-// others adds to r.Live what the tables of other programs do with a packet that iptables serves as p.IPTables
-// says. nat are their rules in iptables' table nat that the packet may come to. It returns the ways that the
-// packet may go, and the result of legacy.
-func (s *Tables) others(
+// followForeign adds to r.Live what the tables of other programs do with a packet that iptables serves as
+// p.IPTables says. nat are their rules in iptables' table nat that the packet may come to. It returns the paths
+// that the packet can take, and the result of legacy.
+func (s *Tables) followForeign(
 	p rules.Packet, nat map[string][]string, q trace.Question, r *trace.Result,
-) (ways []rules.Way, doubted bool, err error) {
-	ways, steps, err := s.follow(p)
+) (paths []rules.Path, mayDrop bool, err error) {
+	paths, steps, err := s.follow(p)
 	if err != nil {
 		return nil, false, err
 	}
 
 	l := r.Live
 	l.Steps = append(l.Steps, steps...)
-	own := func(w rules.Way) bool { return strings.Contains(w.At, ", chain "+servicesPrefix) }
-	decided := func(w rules.Way) bool {
-		return w.At != "" || w.Endpoint.IsValid() && len(p.IPTables.Ways) == 0
+	own := func(w rules.Path) bool { return strings.Contains(w.At, ", chain "+servicesPrefix) }
+	decided := func(w rules.Path) bool {
+		return w.At != "" || w.Endpoint.IsValid() && len(p.IPTables.Paths) == 0
 	}
-	if others := slices.DeleteFunc(slices.Clone(ways), own); slices.ContainsFunc(others, decided) {
-		judgeWays(l, r, others)
+	if others := slices.DeleteFunc(slices.Clone(paths), own); slices.ContainsFunc(others, decided) {
+		judgePaths(l, r, others)
 	}
 
 	for i, text := range interfering(
@@ -133,14 +133,14 @@ func (s *Tables) others(
 		l.Differ("a rule of iptables may lead the packet elsewhere: %s", text)
 	}
 
-	doubted, err = s.legacy(l, q, &p, ways)
-	return ways, doubted, err
+	mayDrop, err = s.legacy(l, q, &p, paths)
+	return paths, mayDrop, err
 }
 
-// deliveries returns the ways that end at an endpoint.
-func deliveries(ways []rules.Way) (list []outcome) {
-	for _, w := range ways {
-		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
+// deliveries returns the paths that end at an endpoint.
+func deliveries(paths []rules.Path) (list []outcome) {
+	for _, w := range paths {
+		if w.Verdict == rules.Accepted && w.Endpoint.IsValid() {
 			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
 		}
 	}
@@ -159,7 +159,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 		Local:    s.Node.Local,
 		Reply:    &rules.Reply{Service: q.To},
 	}
-	var out []rules.Way
+	var out []rules.Path
 
 	for _, way := range []struct {
 		what, lost string
@@ -168,7 +168,7 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 		{"the packet leaves the node", "before the packet leaves the node", p},
 		{"the answer comes to the node", "of the answer", answer},
 	} {
-		ways, steps, err := s.follow(way.packet)
+		paths, steps, err := s.follow(way.packet)
 		if err != nil {
 			r.Doubt(fmt.Sprintf("the node's nftables cannot be read: %v", err))
 			return nil
@@ -178,10 +178,10 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 			r.Live.Step("%s: %s", way.what, step)
 		}
 
-		for _, w := range ways {
+		for _, w := range paths {
 			switch {
 			case w.At != "":
-				r.Live.Differ("%s: %s %s", way.lost, w.At, whatEnds[w.Fate])
+				r.Live.Differ("%s: %s %s", way.lost, w.At, whatEnds[w.Verdict])
 			case w.Endpoint.IsValid() && way.packet.Reply == nil:
 				r.Live.Differ("%s the node's nftables translate its destination to %s", way.lost, w.Endpoint)
 			default:
@@ -192,11 +192,11 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 			}
 		}
 
-		if v := verdictOf(ways); v == trace.Drop || v == trace.Reject {
+		if v := verdictOf(paths); v == trace.Drop || v == trace.Reject {
 			r.Live.Verdict = v
 		}
 		if way.packet.Reply == nil {
-			out = ways
+			out = paths
 		}
 	}
 
@@ -209,15 +209,15 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	return nil
 }
 
-// answers follows the answers of the endpoints on the ways, maxPaths at most. They are part of r.Live, and of
-// r.Reply.Live if that is asked for. doubted is the result of legacy.
-func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, doubted bool) error {
+// answers follows the answers of the endpoints on the paths, maxPaths at most. They are part of r.Live, and of
+// r.Reply.Live if that is asked for. mayDrop is the result of legacy.
+func (s *Tables) answers(q trace.Question, r *trace.Result, paths []rules.Path, mayDrop bool) error {
 	l := trace.NewLive()
 	var done []netip.AddrPort
 	arrived := 0
 
-	for _, w := range ways {
-		delivered := w.Fate == rules.Accepted && w.Endpoint.IsValid()
+	for _, w := range paths {
+		delivered := w.Verdict == rules.Accepted && w.Endpoint.IsValid()
 		if !delivered || slices.Contains(done, w.Endpoint) || len(done) == maxPaths {
 			continue
 		}
@@ -245,7 +245,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 		}
 		for _, b := range back {
 			if b.At != "" {
-				l.Differ("the answer of %s %s: %s %s", w.Endpoint, lost, b.At, whatEnds[b.Fate])
+				l.Differ("the answer of %s %s: %s %s", w.Endpoint, lost, b.At, whatEnds[b.Verdict])
 			}
 		}
 	}
@@ -270,7 +270,7 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 	if y := r.Reply; y != nil {
 		y.Live.Steps = append(y.Live.Steps, l.Steps...)
 		y.Live.Verdict, y.Live.Agrees, y.Live.Differences = l.Verdict, l.Agrees, l.Differences
-		if doubted && l.Verdict != trace.Drop {
+		if mayDrop && l.Verdict != trace.Drop {
 			y.Live.Verdict = trace.Uncertain
 			y.Live.Differ("rules of iptables (legacy) may keep the answer from arriving: " +
 				"the packet's differences name them")
@@ -279,8 +279,8 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, ways []rules.Way, do
 	return nil
 }
 
-// whatEnds describes what a chain does with a packet whose way ends there.
-var whatEnds = map[rules.Fate]string{
+// whatEnds describes what a chain does with a packet whose path ends there.
+var whatEnds = map[rules.Verdict]string{
 	rules.Dropped:  "drops it",
 	rules.Rejected: "refuses it",
 	rules.Unknown:  "decides by what nkp does not evaluate",
@@ -319,19 +319,19 @@ func client(q trace.Question) netip.AddrPort {
 	return netip.AddrPortFrom(q.From.Addr(), cmp.Or(q.From.Port(), defaultSourcePort))
 }
 
-// verdictOf returns the verdict over all ways that a packet may go.
-func verdictOf(ways []rules.Way) (all trace.Verdict) {
+// verdictOf returns the verdict over all paths that a packet can take.
+func verdictOf(paths []rules.Path) (all trace.Verdict) {
 	lost := func(v trace.Verdict) bool { return v == trace.Drop || v == trace.Reject }
 	doubt, mixed := false, false
 
-	for _, w := range ways {
-		one := map[rules.Fate]trace.Verdict{
+	for _, w := range paths {
+		one := map[rules.Verdict]trace.Verdict{
 			rules.Accepted: trace.Untouched,
 			rules.Dropped:  trace.Drop,
 			rules.Rejected: trace.Reject,
 			rules.Unknown:  trace.Uncertain,
-		}[w.Fate]
-		if w.Fate == rules.Accepted && w.Endpoint.IsValid() {
+		}[w.Verdict]
+		if w.Verdict == rules.Accepted && w.Endpoint.IsValid() {
 			one = trace.Deliver
 		}
 		doubt = doubt || w.Doubt
@@ -357,14 +357,14 @@ func verdictOf(ways []rules.Way) (all trace.Verdict) {
 	return all
 }
 
-// legacy adds what the rules of iptables (legacy) may do with the packet and its answers. doubted reports
+// legacy adds what the rules of iptables (legacy) may do with the packet and its answers. mayDrop reports
 // whether one may drop them.
 func (s *Tables) legacy(
 	l *trace.Live,
 	q trace.Question,
 	p *rules.Packet,
-	ways []rules.Way,
-) (doubted bool, err error) {
+	paths []rules.Path,
+) (mayDrop bool, err error) {
 	var chains []string
 	add := func(c string) {
 		if !slices.Contains(chains, c) {
@@ -372,13 +372,13 @@ func (s *Tables) legacy(
 		}
 	}
 
-	for _, w := range ways {
+	for _, w := range paths {
 		to := p.To.Addr()
 		if w.Endpoint.IsValid() {
 			to = w.Endpoint.Addr()
 		}
 		switch {
-		case w.Fate != rules.Accepted:
+		case w.Verdict != rules.Accepted:
 			continue
 		case p.FromNode:
 			add("OUTPUT")
@@ -405,17 +405,17 @@ func (s *Tables) legacy(
 	}
 	if p.IPTables != nil {
 		for table, chains := range rules {
-			withoutServices(chains, table == "nat" && len(p.IPTables.Ways) > 0)
+			withoutServices(chains, table == "nat" && len(p.IPTables.Paths) > 0)
 		}
 	}
 
 	if drops != "" {
-		doubted = true
+		mayDrop = true
 		l.Differ("%s: whether one accepts the packet is not certain", drops)
 	}
 
-	for i, text := range interfering(rules, append(chains, "PREROUTING", "POSTROUTING"), headers(q, ways)) {
-		doubted = true
+	for i, text := range interfering(rules, append(chains, "PREROUTING", "POSTROUTING"), headers(q, paths)) {
+		mayDrop = true
 		if i == maxDifferences {
 			l.Differ("and more rules of iptables (legacy)")
 			break
@@ -423,10 +423,10 @@ func (s *Tables) legacy(
 		l.Differ("a rule of iptables (legacy) may keep the packet or its answers from arriving: %s", text)
 	}
 
-	if doubted {
+	if mayDrop {
 		l.Verdict = trace.Uncertain
 	}
-	return doubted, nil
+	return mayDrop, nil
 }
 
 // maxDifferences bounds the differences that are named.

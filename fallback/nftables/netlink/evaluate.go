@@ -32,8 +32,8 @@ const (
 // maxRandom bounds the random numbers that are tried.
 const maxRandom = rules.MaxSlots
 
-// evaluate evaluates a rule from a list of its expressions on. It calls emit for each outcome:
-// verdictContinue leads to the next rule.
+// evaluate evaluates a rule from a list of its expressions on, as the kernel would. It calls emit for each
+// outcome: verdictContinue leads to the next rule. It sends nothing and changes nothing in the kernel.
 func (w *follower) evaluate(o object, list []expression, g registers, s state, emit func(state, verdict)) {
 	if w.evaluations++; w.evaluations > maxEvaluations {
 		w.fail(errTooMany)

@@ -22,14 +22,14 @@ const followTries = 10
 // Service with 65,536 endpoints takes 2 million.
 const maxEvaluations = 4 << 20
 
-var errTooMany = fmt.Errorf("it may go more than %d ways", maxEvaluations)
+var errTooMany = fmt.Errorf("it may take more than %d paths", maxEvaluations)
 
-// Follow returns the ways that a packet may go through the tables of all owners, and its steps. It evaluates
+// Follow returns the paths that a packet can take through the tables of all owners, and its steps. It evaluates
 // the installed rules; no packet is sent. Sets and elements are read one by one, so that it takes memory for
 // those only that the packet meets. The error is errors.ErrUnsupported where the kernel has no nf_tables.
 func (c *Conn) Follow(
 	ctx context.Context, f k8s.Family, p rules.Packet,
-) (ways []rules.Way, steps []string, err error) {
+) (paths []rules.Path, steps []string, err error) {
 	for range followTries {
 		before, err := c.generation()
 		if errors.Is(err, unix.EINVAL) { // Linux: net/netfilter/nfnetlink.c, nfnetlink_rcv_msg
@@ -43,7 +43,7 @@ func (c *Conn) Follow(
 			family:   f,
 			packet:   &p,
 			protocol: protocols[p.Protocol],
-			known:    map[rules.Way]bool{},
+			known:    map[rules.Path]bool{},
 			seen:     map[stepID]bool{},
 			service:  map[string]rules.SetID{},
 		}
@@ -56,7 +56,7 @@ func (c *Conn) Follow(
 			return nil, nil, fmt.Errorf("follow the packet through nf_tables: %w", w.err)
 		}
 		if after, err := c.generation(); err != nil || after == before && w.err == nil {
-			return w.ways, w.steps, err
+			return w.paths, w.steps, err
 		}
 	}
 	return nil, nil, ErrInterrupted
@@ -74,20 +74,20 @@ type follower struct {
 	notRestored bool
 	evaluations int
 
-	ways  []rules.Way
-	known map[rules.Way]bool // the same
+	paths []rules.Path
+	known map[rules.Path]bool // the same
 	steps []string
 	seen  map[stepID]bool // steps
 }
 
-// state is what rules change of a packet. It is comparable, so that ways that meet again are followed once.
+// state is what rules change of a packet. It is comparable, so that paths that meet again are followed once.
 type state struct {
 	to          netip.AddrPort
 	translated  bool
 	masquerade  bool
 	mark        uint32
 	markUnknown bool // the mark is not known
-	doubt       bool // see rules.Way
+	doubt       bool // see rules.Path
 }
 
 func (w *follower) follow() {
@@ -123,21 +123,21 @@ func (w *follower) follow() {
 	}
 }
 
-// ends records that a chain ends a packet's way.
-func (w *follower) ends(o object, s state, f rules.Fate, why string) {
+// ends records that a chain ends a packet's path.
+func (w *follower) ends(o object, s state, f rules.Verdict, why string) {
 	w.step(o, why, "")
 	w.end(s, f, o.String())
 }
 
-// end records where a packet's way ends.
-func (w *follower) end(s state, f rules.Fate, at string) {
-	way := rules.Way{Fate: f, Masquerade: s.masquerade, Doubt: s.doubt, At: at}
+// end records where a packet's path ends.
+func (w *follower) end(s state, f rules.Verdict, at string) {
+	path := rules.Path{Verdict: f, Masquerade: s.masquerade, Doubt: s.doubt, At: at}
 	if s.translated {
-		way.Endpoint = s.to
+		path.Endpoint = s.to
 	}
-	if !w.known[way] {
-		w.known[way] = true
-		w.ways = append(w.ways, way)
+	if !w.known[path] {
+		w.known[path] = true
+		w.paths = append(w.paths, path)
 	}
 }
 
@@ -190,8 +190,8 @@ func (b *baseChain) ofIPTables() bool {
 
 // translated returns the states of packets after iptables' table nat.
 func (w *follower) translated(in []state) []state {
-	ways := w.packet.IPTables.Ways
-	if len(ways) == 0 {
+	paths := w.packet.IPTables.Paths
+	if len(paths) == 0 {
 		return in
 	}
 
@@ -201,9 +201,9 @@ func (w *follower) translated(in []state) []state {
 			out.add(s)
 			continue
 		}
-		for i := range ways {
+		for i := range paths {
 			one := s
-			one.to, one.translated, one.masquerade = ways[i].Endpoint, true, ways[i].Masquerade
+			one.to, one.translated, one.masquerade = paths[i].Endpoint, true, paths[i].Masquerade
 			if one.masquerade {
 				one.mark |= w.packet.IPTables.Mark
 			}
@@ -246,7 +246,7 @@ func (w *follower) chain(o object, s state, depth int) (accepted, returned []sta
 	chain := w.ruleset.chain(o)
 	for i, r := range chain {
 		if i > 0 && len(states) == 1 && states[0] == s && slices.EqualFunc(r, chain[i-1], expression.equal) {
-			continue // it adds no way to those of the rule before: another random draw
+			continue // it adds no path to those of the rule before: another random draw
 		}
 
 		var next stateSet

@@ -31,12 +31,12 @@ func TestFollowLargeService(t *testing.T) {
 	}
 	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}}
 	install(t, c, rules.NewCompiler(rules.Config{}, k8s.IPv4, m).Ruleset(m, nil))
-	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
-	if err != nil || len(ways) != endpoints {
-		t.Errorf("%d ways, %v; want %d", len(ways), err, endpoints)
+	paths, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
+	if err != nil || len(paths) != endpoints {
+		t.Errorf("%d paths, %v; want %d", len(paths), err, endpoints)
 	}
-	for _, w := range ways {
-		if w.Fate != rules.Accepted || !w.Endpoint.IsValid() || w.Doubt {
+	for _, w := range paths {
+		if w.Verdict != rules.Accepted || !w.Endpoint.IsValid() || w.Doubt {
 			t.Fatalf("%+v", w)
 		}
 	}
@@ -57,9 +57,9 @@ func TestFollowBounds(t *testing.T) {
 		t.Errorf("after the deadline: %v", err)
 	}
 	program(t, "flush chain ip f x; add rule ip f x numgen random mod 100000 < 7 drop") // more numbers than are tried
-	ways, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
-	if err != nil || len(ways) != 2 || !ways[0].Doubt || !ways[1].Doubt {
-		t.Errorf("%+v, %v; want two ways in doubt", ways, err)
+	paths, _, err := c.Follow(t.Context(), k8s.IPv4, syn("40.0.0.1:80"))
+	if err != nil || len(paths) != 2 || !paths[0].Doubt || !paths[1].Doubt {
+		t.Errorf("%+v, %v; want two paths in doubt", paths, err)
 	}
 }
 
@@ -90,17 +90,17 @@ func TestFollowLimits(t *testing.T) {
 				program(t, strings.ReplaceAll("add table %t f; add chain %t f x { type filter hook prerouting priority 0; }; "+
 					"add set %t f clients { type "+map[string]string{"ip": "ipv4_addr", "ip6": "ipv6_addr"}[table]+"; flags dynamic; size 100; }; "+
 					"add rule %t f x ", "%t", table)+text)
-				ways, _, err := c.Follow(t.Context(), family, packet)
+				paths, _, err := c.Follow(t.Context(), family, packet)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, w := range ways {
+				for _, w := range paths {
 					if w.Doubt != doubt {
 						t.Errorf("%+v; in doubt: want %t", w, doubt)
 					}
 				}
-				if want := map[bool]int{true: 2, false: 1}[doubt]; len(ways) != want {
-					t.Errorf("%d ways, want %d: %+v", len(ways), want, ways)
+				if want := map[bool]int{true: 2, false: 1}[doubt]; len(paths) != want {
+					t.Errorf("%d paths, want %d: %+v", len(paths), want, paths)
 				}
 			})
 		}

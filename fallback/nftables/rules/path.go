@@ -25,8 +25,8 @@ type Packet struct {
 // IPTables describes the translations by iptables' table nat, which nf_tables does not have if the rules are
 // legacy ones.
 type IPTables struct {
-	Ways []Way  // with Endpoint and Masquerade; none: the packet is not translated
-	Mark uint32 // of a packet that is to be masqueraded
+	Paths []Path // with Endpoint and Masquerade; none: the packet is not translated
+	Mark  uint32 // of a packet that is to be masqueraded
 }
 
 // Reply describes the connection of an answer, from From, the endpoint, to To, the client.
@@ -48,24 +48,24 @@ func (p *Packet) IsLocal(a netip.Addr) bool {
 	return false
 }
 
-// Fate is what becomes of a packet in the node's tables.
-type Fate uint8
+// Verdict is what becomes of a packet in the node's tables.
+type Verdict uint8
 
-// The fates.
+// The verdicts.
 const (
-	Accepted Fate = iota
+	Accepted Verdict = iota
 	Dropped
 	Rejected
 	Unknown // an expression that nkp does not evaluate decides
 )
 
-// Way is one way that a packet may go.
-type Way struct {
-	Fate       Fate
+// Path is one path that a packet can take.
+type Path struct {
+	Verdict    Verdict
 	Endpoint   netip.AddrPort // the translated destination; not valid: it is not translated
 	Masquerade bool
 	At         string // the table and chain where it ends; "": it is accepted
-	// Doubt is set if the packet goes this way or another by something that nkp does not know. Without it,
+	// Doubt is set if the packet takes this path or another by something that nkp does not know. Without it,
 	// chance decides.
 	Doubt bool
 }
