@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"pipeline":                  {"k8s", "pipeline/flow"},
 	"ofctrl":                    {"pipeline/flow", "ofctrl"},
 	"ovsdb":                     {},
-	"fallback":                  {"internal/dataplane", "k8s", "fallback/serving", "internal/conntrack", "internal/dpctl"},
+	"fallback":                  {"internal/dataplane", "k8s", "fallback/serving", "internal/conntrack", "internal/dpctl", "internal/ports"},
 	"fallback/serving":          {"k8s"},
 	"fallback/iptables":         {"internal/dataplane", "k8s", "fallback", "fallback/iptables"},
 	"fallback/iptables/rules":   {"k8s", "fallback/serving"},

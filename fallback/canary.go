@@ -83,7 +83,7 @@ func tryCanary(at serving.Canary, endpoint *rawEndpoint) (r dataplane.CanaryResu
 	from := client.LocalAddr().(*net.UDPAddr).AddrPort()
 	switch taken, err := ports.ReceivesUDP(from, at.Endpoint); {
 	case err != nil:
-		return dataplane.CanaryResult{Unknown: "it is not known whether a program would get it: " + err.Error()}
+		return dataplane.CanaryResult{Unknown: "cannot see who listens at its endpoint: " + err.Error()}
 	case taken:
 		return dataplane.CanaryResult{Unknown: fmt.Sprintf("another program listens at UDP %v, its endpoint",
 			at.Endpoint)}
@@ -133,8 +133,8 @@ func launch(client *net.UDPConn, word string) (r dataplane.CanaryResult) {
 	return r
 }
 
-// hear waits for a datagram with a word. The kernel refuses the canary as well as delivering it, because no UDP
-// socket is bound to its endpoint: that is no answer.
+// hear waits for a datagram with a word. The kernel refuses the canary as well as delivering it, because no
+// UDP socket is bound to its endpoint: that is no answer.
 func hear(client *net.UDPConn, word string) error {
 	if err := client.SetReadDeadline(time.Now().Add(canaryWait)); err != nil {
 		return err

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawEndpoint is the endpoint of a family's canaries: a raw socket, which gets a copy of the datagrams that the
-// kernel delivers to its address. It takes no UDP port, because a bound one would make another program fail
-// that binds the same port at that moment. The kernel thus also answers a canary with an ICMP error. It needs
-// CAP_NET_RAW.
+// rawEndpoint is the endpoint of a family's canaries: a raw socket, which gets a copy of the datagrams that
+// the kernel delivers to its address. It takes no UDP port, because a bound one would make another program
+// fail that binds the same port at that moment. The kernel thus also answers a canary with an ICMP error. It
+// needs CAP_NET_RAW.
 type rawEndpoint struct {
 	*net.IPConn
 	port uint16

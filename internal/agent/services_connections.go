@@ -88,8 +88,8 @@ func describeConnection(c *dpctl.Connection) api.ConnectionInfo {
 	}
 }
 
-// connectionFinder finds the Service port of a connection by its frontend. A NodePort is at any address: there
-// the endpoint must be one of the list's, too, because a ClusterIP's port may have the same number.
+// connectionFinder finds the Service port of a connection by its frontend. A NodePort is at any address:
+// there the endpoint must be one of the list's, too, because a ClusterIP's port may have the same number.
 type connectionFinder struct {
 	frontends map[connectionKey]*api.ServiceInfo
 	endpoints map[netip.AddrPort]bool

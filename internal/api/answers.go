@@ -60,7 +60,8 @@ func (c *Caller) Flows(ctx context.Context, namespace, name string, most int) (*
 // InForce answers which versions of a Service and its EndpointSlices are in force on a node.
 type InForce struct {
 	k8s.Versions // as received; in force if Why is ""
-	// Why says why they are not in force, or not known to be. Final is set if that stays so for these versions.
+	// Why says why they are not in force, or not known to be. Final is set if that stays so for these
+	// versions.
 	Why   string `json:"why,omitempty"`
 	Final bool   `json:"final,omitempty"`
 }

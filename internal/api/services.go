@@ -98,8 +98,8 @@ type ServiceFilter struct {
 	VIP             netip.Addr // an address of a frontend; an address of the node for NodePorts
 	Port            uint16     // of a frontend at VIP; without VIP a NodePort
 	Protocol        string     // of the Service port: TCP, UDP or SCTP
-	// Connections requests ServiceInfo.Connections and EndpointInfo.Connections, which cost one listing of the
-	// conntrack table.
+	// Connections requests ServiceInfo.Connections and EndpointInfo.Connections, which cost one listing of
+	// the conntrack table.
 	Connections bool
 }
 

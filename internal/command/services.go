@@ -32,8 +32,9 @@ func newServices(on *target) *cobra.Command {
 		Long: `services asks the running agent for the Service ports that it serves, one line for each port and family: its frontends,
 how many of its endpoints are in force here, and what went through it on this node. -o wide shows every endpoint, and why
 it is not in force if it is not; problems are shown below their Service in any case. With NAME, unless
---watch is given, it also reads the conntrack table and shows whether the endpoints answered their last TCP connections;
--o wide then also lists connections: at most 100, whichever the table has first, with the number of the others.
+--watch is given, it also reads the conntrack table and shows whether the endpoints answered their last
+TCP connections; -o wide then also lists connections: at most 100, whichever the table has first, with the
+number of the others.
 
 Connections are counted once each when they are opened. IN is from clients to endpoints, OUT the answers. Bytes are those
 of IP packets, headers included. Counters begin when a Service port is first programmed; a restart of nkp does not change

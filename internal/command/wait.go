@@ -47,11 +47,13 @@ func newWait(on *target) *cobra.Command {
 
 	on.nodes.adapt(cmd, "only this node", "Wait until all nodes have a Service's EndpointSlices in force",
 		`wait reads a Service and its EndpointSlices, and returns when every node's agent has them in force as
-they were then, or as they became since. A pod that is in none of them can then be deleted without a failed
-connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that first. Nodes
-that are added meanwhile count. Why an agent is waited for is printed at once; where no waiting changes the
-reason (--skip-services, --cost-limit, an agent that follows manifests), the command ends with it. You also need the rights to get Services and to list EndpointSlices. Exit status: 0 in force on all nodes with a
-pod of nkp's, 1 not on all before --timeout or not known, 2 no such Service, or no answer.`,
+they were then, or as they became since. A pod that is in none of them can then be deleted without a
+failed connection. The EndpointSlice controller needs a moment to follow a pod: --without waits for that
+first. Nodes that are added meanwhile count. Why an agent is waited for is printed at once; where no
+waiting changes the reason (--skip-services, --cost-limit, an agent that follows manifests), the command
+ends with it. You also need the rights to get Services and to list EndpointSlices. Exit status: 0 in
+force on all nodes with a pod of nkp's, 1 not on all before --timeout or not known, 2 no such Service, or
+no answer.`,
 		"  kubectl nkp wait svc/default/web\n  kubectl label pod web-1 app- && "+
 			"kubectl nkp wait svc/web --without web-1 && kubectl delete pod web-1")
 	f := cmd.Flags()

@@ -97,8 +97,8 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 	return nil
 }
 
-// followForeign compares what the rules of other programs do with a packet that Services' chains translate to one of
-// the endpoints of paths, if any. It returns as Tables.followForeign does.
+// followForeign compares what the rules of other programs do with a packet that Services' chains translate
+// to one of the endpoints of paths, if any. It returns as Tables.followForeign does.
 func (s *Rules) followForeign(
 	q trace.Question, r *trace.Result, paths []outcome,
 ) (passed []rules.Path, mayDrop bool, err error) {

@@ -69,7 +69,8 @@ func (s *Tables) Compare(q trace.Question, r *trace.Result) error {
 	return nil
 }
 
-// judgePaths compares the verdict over all paths with what the model says, and names the chains that end them.
+// judgePaths compares the verdict over all paths with what the model says, and names the chains that end
+// them.
 func judgePaths(l *trace.Live, r *trace.Result, paths []rules.Path) {
 	switch l.Verdict = verdictOf(paths); {
 	case l.Verdict == trace.Uncertain:
@@ -102,8 +103,8 @@ func (s *Tables) follow(p rules.Packet) (paths []rules.Path, steps []string, err
 }
 
 // followForeign adds to r.Live what the tables of other programs do with a packet that iptables serves as
-// p.IPTables says. nat are their rules in iptables' table nat that the packet may come to. It returns the paths
-// that the packet can take, and the result of legacy.
+// p.IPTables says. nat are their rules in iptables' table nat that the packet may come to. It returns the
+// paths that the packet can take, and the result of legacy.
 func (s *Tables) followForeign(
 	p rules.Packet, nat map[string][]string, q trace.Question, r *trace.Result,
 ) (paths []rules.Path, mayDrop bool, err error) {
@@ -209,8 +210,8 @@ func (s *Tables) CompareOwn(device string, q trace.Question, r *trace.Result) er
 	return nil
 }
 
-// answers follows the answers of the endpoints on the paths, maxPaths at most. They are part of r.Live, and of
-// r.Reply.Live if that is asked for. mayDrop is the result of legacy.
+// answers follows the answers of the endpoints on the paths, maxPaths at most. They are part of r.Live, and
+// of r.Reply.Live if that is asked for. mayDrop is the result of legacy.
 func (s *Tables) answers(q trace.Question, r *trace.Result, paths []rules.Path, mayDrop bool) error {
 	l := trace.NewLive()
 	var done []netip.AddrPort

@@ -70,8 +70,8 @@ func (f *File) server(r *reader) {
 	}
 
 	if strings.ContainsAny(host, ", \n") {
-		r.fail("k8s", "apiserver_host_ip", "NSX and nkp take one address: write that of the API servers' load "+
-			"balancer, or pass --kubeconfig")
+		r.fail("k8s", "apiserver_host_ip", "NSX and nkp take one address: "+
+			"write that of the API servers' load balancer, or pass --kubeconfig")
 	}
 	host, port = strings.Trim(host, "[]"), cmp.Or(port, "443")
 	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, ":/@?#%[]") {

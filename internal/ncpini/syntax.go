@@ -19,7 +19,8 @@ func parse(text string) ([]option, error) {
 		return nil, fmt.Errorf("the file has more than %d bytes", maxFile)
 	}
 	text = strings.TrimPrefix(text, "\ufeff") // editors of Windows write this byte order mark
-	if strings.ContainsRune(text, 0) || strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+	if strings.Contains(text, "\x00") || strings.HasPrefix(text, "\xff\xfe") ||
+		strings.HasPrefix(text, "\xfe\xff") {
 		return nil, errors.New("it is in UTF-16, or no text: save it as UTF-8")
 	}
 

@@ -69,7 +69,10 @@ func ReceivesUDP(from, to netip.AddrPort) (bool, error) {
 		family = unix.AF_INET6
 	}
 	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0)
-	req.AddData(diagRequest{family: family, protocol: unix.IPPROTO_UDP, states: math.MaxUint32, from: from, to: to})
+	req.AddData(diagRequest{
+		family: family, protocol: unix.IPPROTO_UDP, states: math.MaxUint32,
+		from: from, to: to,
+	})
 	_, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil

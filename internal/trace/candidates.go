@@ -87,9 +87,8 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 // weighted reports whether the endpoints' weights decide which of them gets a new connection.
 func (e *explanation) weighted(port *k8s.ServicePort) bool {
 	endpoints := port.Endpoints(e.Route.Set)
-	return port.AffinitySeconds == 0 && !e.Permissive && slices.ContainsFunc(endpoints, func(ep k8s.Endpoint) bool {
-		return ep.MoreWeight != endpoints[0].MoreWeight
-	})
+	differs := func(ep k8s.Endpoint) bool { return ep.MoreWeight != endpoints[0].MoreWeight }
+	return port.AffinitySeconds == 0 && !e.Permissive && slices.ContainsFunc(endpoints, differs)
 }
 
 // portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a

@@ -24,9 +24,10 @@ const maxEvaluations = 4 << 20
 
 var errTooMany = fmt.Errorf("it may take more than %d paths", maxEvaluations)
 
-// Follow returns the paths that a packet can take through the tables of all owners, and its steps. It evaluates
-// the installed rules; no packet is sent. Sets and elements are read one by one, so that it takes memory for
-// those only that the packet meets. The error is errors.ErrUnsupported where the kernel has no nf_tables.
+// Follow returns the paths that a packet can take through the tables of all owners, and its steps. It
+// evaluates the installed rules; no packet is sent. Sets and elements are read one by one, so that it takes
+// memory for those only that the packet meets. The error is errors.ErrUnsupported where the kernel has no
+// nf_tables.
 func (c *Conn) Follow(
 	ctx context.Context, f k8s.Family, p rules.Packet,
 ) (paths []rules.Path, steps []string, err error) {
