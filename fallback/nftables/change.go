@@ -24,6 +24,10 @@ import (
 // nothing, and other programs wait while one is committed.
 const maxBatch = 1 << 20
 
+// maxReplace bounds the transaction that replaces a table, in bytes: some 20,000 Services of 5 endpoints. With
+// more, none is served between its deletion and the last transaction.
+var maxReplace = 32 << 20
+
 // change is the change of one Service port.
 type change struct {
 	name     k8s.PortName
@@ -60,7 +64,10 @@ type round struct {
 	oldChains, oldSets map[string]bool
 	// the client ranges in before by their frontends, once one is asked for
 	ranges map[string][]rules.Ref
-	last   func(b *netlink.Batch) // adds to the last transaction; nil: nothing
+	// replace begins the first transaction, which has all Service ports: it deletes the table and adds it
+	// anew, so that no packet meets half of it. nil: there is nothing to replace.
+	replace *netlink.Batch
+	last    func(b *netlink.Batch) // adds to the last transaction; nil: nothing
 }
 
 func newRound(t *netlink.Table) *round {
@@ -107,17 +114,22 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			return ctx.Err()
 		}
 
-		b := netlink.NewBatch(w.Family)
+		reserve := min(maxBatch, w.conn.MaxBatch()/2) // for what is not counted before it is added
+		b, most, elements := netlink.NewBatch(w.Family), reserve, w.have.elements
+		if r.replace != nil {
+			b, most = r.replace.Clone(), min(maxReplace, w.conn.MaxBatch()-reserve)
+		}
+
 		var list []*change
 		shared, tags := map[rules.Ref]int{}, map[rules.Ref]int{} // the tags plus 1
 		spreads := map[string]bool{}
 
-		rest, size, most := names, 0, min(maxBatch, w.conn.MaxBatch()/2)
+		rest, size := names, 0
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
-			if n := c.size(); c.port != nil && n > w.conn.MaxBatch()-most-b.Len() {
+			if n := c.size(); c.port != nil && n > w.conn.MaxBatch()-reserve-b.Len() {
 				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: "+
-					"it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-most))
+					"it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-reserve))
 				rest = rest[1:]
 				continue
 			}
@@ -136,6 +148,15 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			list, rest = append(list, c), rest[1:]
 		}
 
+		if r.replace != nil && len(rest) > 0 {
+			w.Log.Warn("the Services need more than one transaction: none is served before the last",
+				"bytes", most)
+			if err := w.commit(r.replace); err != nil {
+				return err
+			}
+			r.replace, w.have.elements = nil, elements
+			continue
+		}
 		w.changeShared(b, r, shared, tags)
 
 		// What is no longer needed is deleted in transactions of its own if it is much, and if packets may
@@ -152,6 +173,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		err := w.commit(b)
 		refusal := new(netlink.RefusedError)
 		if errors.As(err, &refusal) && r.full && refusal.Tags[netlink.NoTag] == nil {
+			w.have.elements = elements
 			names = w.blame(r, refusal, list, rest)
 			continue
 		} else if err != nil {
@@ -166,6 +188,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 			r.settle(c)
 		}
 		w.have.count(shared)
+		r.replace = nil
 
 		names, done = rest, len(rest) == 0
 		if separately {
@@ -514,7 +537,7 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	fixed := w.compiler.Fixed()
 	r := newRound(t)
 	r.full = true
-	b := netlink.NewBatch(w.Family)
+	b, was := netlink.NewBatch(w.Family), t
 	t = w.ensureTable(b, r, &fixed)
 
 	devices := len(w.compiler.Devices()) > 0
@@ -537,8 +560,11 @@ func (w *worker) sync(ctx context.Context) (err error) {
 	for i := range rules.Sets {
 		r.used[rules.Sets[i].Name] = true
 	}
-	if err := w.commitFixed(b, r, fixed.Elements); err != nil {
-		return err
+	w.addFixedElements(b, r, fixed.Elements)
+	if was != nil && t == nil {
+		r.replace = b
+	} else if err := w.commit(b); err != nil {
+		return fmt.Errorf("install the chains that all Services share: %w", err)
 	}
 
 	r.last = func(b *netlink.Batch) {
@@ -569,8 +595,7 @@ func (w *worker) sync(ctx context.Context) (err error) {
 }
 
 // ensureTable adds the table to b if there is none, or one that does not fit, and the maps that it lacks: an
-// earlier version has fewer. It returns the table that stays, if any. A table that is replaced serves nothing
-// until the last transaction of the sync.
+// earlier version has fewer. It returns the table that stays, if any.
 func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *netlink.Table {
 	if r.table != nil && !fits(r.table, fixed) {
 		w.Log.Info("the table is another version's, or dormant: it is replaced")
@@ -629,22 +654,17 @@ func addFixedChains(b *netlink.Batch, r *round, chains []rules.Chain) (bases []*
 	return bases
 }
 
-// commitFixed commits b with the elements that do not depend on Services.
-func (w *worker) commitFixed(b *netlink.Batch, r *round, elements []rules.Ref) error {
+// addFixedElements adds the elements that do not depend on Services.
+func (w *worker) addFixedElements(b *netlink.Batch, r *round, elements []rules.Ref) {
 	shared := map[rules.Ref]int{}
 	for _, e := range elements {
 		shared[e]++
 	}
 	w.changeShared(b, r, shared, nil)
-	if err := w.commit(b); err != nil {
-		return fmt.Errorf("install the chains that all Services share: %w", err)
-	}
-
 	w.have.count(shared)
 	for _, e := range elements {
 		delete(r.before, e)
 	}
-	return nil
 }
 
 // queueWanted has every wanted Service port programmed, and no other.

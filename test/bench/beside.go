@@ -23,7 +23,7 @@ var besideShapes = map[string]struct {
 	nftPorts int // with nftables, which makes more of some
 }{
 	"addresses":  {rig.Large{Ports: 300, Addresses: 1000, Endpoints: 2}, 1, 70},
-	"endpoints":  {rig.Large{Ports: 60, Endpoints: 1000}, 1, 60},
+	"endpoints":  {rig.Large{Ports: 34, Endpoints: 1000}, 1, 60},
 	"consistent": {rig.Large{Ports: 280, Endpoints: 10, Consistent: true}, 1, 280},
 	"limit":      {rig.Large{Ports: 300, Addresses: 1000, Endpoints: 2}, 13, 70},
 }

@@ -33,6 +33,13 @@ func NewBatch(f k8s.Family) *Batch {
 	return b
 }
 
+// Clone returns a copy.
+func (b *Batch) Clone() *Batch {
+	c := *b
+	c.m.b, c.tags = slices.Clone(b.m.b), slices.Clone(b.tags)
+	return &c
+}
+
 // NoTag is the tag of changes that belong to no Service port.
 const NoTag = -1
 

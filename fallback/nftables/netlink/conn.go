@@ -26,7 +26,7 @@ type Conn struct {
 // sendBuffer and receiveBuffer are the sizes of a socket's buffers, in bytes, where the process may set them
 // beyond the system's limits. A batch is sent by one call, so that the buffer must hold it.
 const (
-	sendBuffer    = 8 << 20
+	sendBuffer    = 33 << 20
 	receiveBuffer = 4 << 20
 )
 
