@@ -52,6 +52,8 @@ type Size struct {
 	Consistent    bool // by AnnotationConsistent
 	Closes        bool // connections to removed endpoints, by AnnotationRemovedEndpoints
 	NodePorts     int  // of Frontends: the NodePort, at each address that it is restricted to
+	// NodeAddresses are how many addresses of its interfaces the node has (Node.Local).
+	NodeAddresses int
 	// OwnAddress: the source ranges contain an address of this node (Router.Clients).
 	OwnAddress bool
 	// ConsistentRanges are the source ranges at the address of the consistent choice.
@@ -113,8 +115,8 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			Family: p.name.Family, Protocol: p.name.Protocol,
 			Ranges: len(p.shared.ranges), OwnAddress: own[p.shared], Firewalled: p.shared.firewalled,
 			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
-			LoadBalancers: p.shared.loadBalancers,
-			Inside:        p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
+			LoadBalancers: p.shared.loadBalancers, NodeAddresses: len(t.model.Node.Local),
+			Inside: p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
 			Affinity: p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,
 		}
 

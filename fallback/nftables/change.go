@@ -117,7 +117,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		reserve := min(maxBatch, w.conn.MaxBatch()/2) // for what is not counted before it is added
 		b, most, elements := netlink.NewBatch(w.Family), reserve, w.have.elements
 		if r.replace != nil {
-			b, most = r.replace.Clone(), min(maxReplace, w.conn.MaxBatch()-reserve)
+			b, most = r.replace.Clone(), min(maxReplace, w.conn.MaxSend()-w.conn.MaxBatch())
 		}
 
 		var list []*change
@@ -127,7 +127,11 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		rest, size := names, 0
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
-			if n := c.size(); c.port != nil && n > w.conn.MaxBatch()-reserve-b.Len() {
+			room := w.conn.MaxBatch() - reserve
+			if r.replace == nil {
+				room -= b.Len()
+			}
+			if n := c.size(); c.port != nil && n > room {
 				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: "+
 					"it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-reserve))
 				rest = rest[1:]

@@ -26,7 +26,7 @@ type Conn struct {
 // sendBuffer and receiveBuffer are the sizes of a socket's buffers, in bytes, where the process may set them
 // beyond the system's limits. A batch is sent by one call, so that the buffer must hold it.
 const (
-	sendBuffer    = 33 << 20
+	sendBuffer    = 40 << 20
 	receiveBuffer = 4 << 20
 )
 
@@ -86,8 +86,12 @@ func (c *Conn) Close() { _ = unix.Close(c.fd) }
 // Port returns the socket's port, which the kernel names as the origin of its changes.
 func (c *Conn) Port() uint32 { return c.port }
 
-// MaxBatch returns the size of the largest Batch that can be committed, in bytes.
-func (c *Conn) MaxBatch() int { return min(c.maxSend, sendBuffer) - 1024 }
+// MaxSend returns the size of the largest Batch that can be committed, in bytes.
+func (c *Conn) MaxSend() int { return min(c.maxSend, sendBuffer) - 1024 }
+
+// MaxBatch returns the size of the largest Batch that should be committed, in bytes: other programs wait
+// meanwhile.
+func (c *Conn) MaxBatch() int { return min(c.MaxSend(), 8<<20) }
 
 // ErrNoAnswer is returned when the kernel does not answer in time. The socket is of no use any more, because
 // the answer may still come.

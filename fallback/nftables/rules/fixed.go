@@ -166,6 +166,7 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 		}
 		return list
 	}
+	chain(notNodePort)
 	chain("remember", lookup(Remember, NodePortRemember, protocolNumbers...)...)
 
 	chain(reset, Rule{Reject{Reset: true}})

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -38,6 +40,9 @@ const (
 	sourceRange     = "source-range"
 	reset           = "removed-endpoint"
 	resetTranslated = "removed-endpoint-translated" // what passed the source ranges
+	// notNodePort is where connections to an external IP or load balancer address of the node itself end that
+	// has the number of another Service's NodePort.
+	notNodePort = "not-a-nodeport"
 )
 
 // Compiler turns Service ports of one family into elements and chains. It is immutable: make a new one when
@@ -45,8 +50,9 @@ const (
 type Compiler struct {
 	Config
 	serving.Node
-	pods    []Statement // each matches traffic of pods; none: it cannot be recognized
-	notPods Rule        // matches all other traffic
+	pods    []Statement         // each matches traffic of pods; none: it cannot be recognized
+	notPods Rule                // matches all other traffic
+	atNode  map[netip.Addr]bool // of Local
 }
 
 // NewCompiler returns a Compiler for the node that the model describes; the model itself is not kept.
@@ -54,8 +60,11 @@ func NewCompiler(c Config, f k8s.Family, m *k8s.Model) *Compiler {
 	if c.AffinityLimit <= 0 {
 		c.AffinityLimit = DefaultAffinityLimit
 	}
-	r := &Compiler{Config: c, Node: serving.NewNode(c.Config, f, m)}
+	r := &Compiler{Config: c, Node: serving.NewNode(c.Config, f, m), atNode: map[netip.Addr]bool{}}
 	r.pods, r.notPods = detector(m.Detector, f)
+	for _, a := range r.Local {
+		r.atNode[a] = true
+	}
 	return r
 }
 
@@ -243,6 +252,15 @@ func (b *builder) frontend(f *k8s.Frontend) {
 			to = resetTranslated
 		}
 		b.out.Elements[a.ref(Reset, ResetNodePorts)] = Value{Data: "goto " + to}
+	}
+
+	if (f.Type == k8s.ExternalIP || f.Type == k8s.LoadBalancer) && b.atNode[f.Address] {
+		if b.Removed == nil && b.Name.Protocol == v1.ProtocolTCP {
+			b.out.Elements[Ref{Reset, string(a.key)}] = Value{Data: "goto " + notNodePort}
+		}
+		if b.AffinitySeconds == 0 && served {
+			b.out.Elements[Ref{Remember, string(a.key)}] = Value{Data: "goto " + notNodePort}
+		}
 	}
 }
 
