@@ -23,6 +23,9 @@ import (
 // knows the connection as one that is not translated, has NAT skipped for up to two minutes. nkp deletes
 // these entries, too, so that the next SYN is translated.
 
+// scanRest bounds the time of scans to half of a core: after one that took t, the next waits as long.
+const scanRest = 1
+
 // maxStale bounds the Service ports with connections to delete. Their number grows only while deletion fails.
 const maxStale = 50_000
 
@@ -42,7 +45,9 @@ type StaleForgetter struct {
 	newTCP      bool
 	newTCPAfter time.Time         // no scan for these alone before it
 	pause       dataplane.Backoff // after a failure
-	next        time.Time         // earliest retry; zero: at once
+	// next is the earliest time of the next scan: after a failure, or after one that took long, so that
+	// changes in a row share scans; zero: at once
+	next time.Time
 }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend,
@@ -115,10 +120,15 @@ func hasNewFrontend(before, after *k8s.ServicePort) bool {
 
 // Due returns when Run has something to do without a further change; zero: not.
 func (f *StaleForgetter) Due() time.Time {
-	if len(f.waiting)+len(f.closing.ports) == 0 && f.newTCP && f.newTCPAfter.After(f.next) {
+	switch {
+	case len(f.waiting)+len(f.closing.ports) > 0:
+		return f.next
+	case f.newTCP && f.newTCPAfter.After(f.next):
 		return f.newTCPAfter
+	case f.newTCP:
+		return f.next
 	}
-	return f.next
+	return time.Time{}
 }
 
 // Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next
@@ -148,7 +158,7 @@ func (f *StaleForgetter) Run() {
 		clear(f.waiting)
 		clear(f.closing.ports)
 		f.newTCP = false
-		f.pause, f.next = 0, time.Time{}
+		f.pause, f.next = 0, time.Now().Add(scanRest*time.Since(start))
 	}
 
 	f.newTCPAfter = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most

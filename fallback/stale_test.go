@@ -135,3 +135,50 @@ func TestForgettingEndsWithNkp(t *testing.T) {
 		}
 	}
 }
+
+// Removals in a row share scans of the kernel's table: while scans take long, every second round at most has one, and the last removal
+// is seen to.
+func TestRemovalsShareScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const scan, round, rounds = 100 * time.Millisecond, 10 * time.Millisecond, 100
+		f := newForgetter()
+		scans := 0
+		var closes func(*dpctl.Connection) bool
+		f.Stale.Forget = func(stale func(*dpctl.Connection) bool) (int, error) {
+			scans, closes = scans+1, stale
+			time.Sleep(scan)
+			return 0, nil
+		}
+		name := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: "web"}, Protocol: "TCP", Family: k8s.IPv4}
+		vip := netip.MustParseAddrPort("40.0.0.1:80")
+		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), 80) }
+		port := func(from int) *k8s.ServicePort {
+			sp := &k8s.ServicePort{Name: name, Removed: &k8s.Removed{},
+				Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: vip.Addr(), Port: vip.Port(), Policy: k8s.Cluster}}}
+			for i := from; i <= rounds; i++ {
+				sp.Serving = append(sp.Serving, at(i))
+			}
+			return sp
+		}
+		f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name: port(0)}, Node: true})
+		begun := time.Now()
+		scans = 0
+		for i := range rounds {
+			f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name: port(1 + i)}})
+			time.Sleep(round)
+		}
+		took := time.Since(begun)
+		if most := 1 + int(took/(2*scan)); scans > most || scans < 2 {
+			t.Errorf("%d scans in %v, want %d at most", scans, took, most)
+		}
+		time.Sleep(time.Until(f.Stale.Due()))
+		f.step(k8s.Changes{Node: true})
+		c := dpctl.Connection{Protocol: "TCP", Frontend: vip, Endpoint: at(rounds - 1)}
+		if !closes(&c) || !f.Stale.Due().IsZero() {
+			t.Errorf("the last removal is left; the next scan is due %v", f.Stale.Due())
+		}
+		if c.Endpoint = at(rounds); closes(&c) {
+			t.Error("an endpoint that stays is taken for removed")
+		}
+	})
+}

@@ -52,8 +52,9 @@ type Size struct {
 	Consistent    bool // by AnnotationConsistent
 	Closes        bool // connections to removed endpoints, by AnnotationRemovedEndpoints
 	NodePorts     int  // of Frontends: the NodePort, at each address that it is restricted to
-	// NodeAddresses are how many addresses of its interfaces the node has (Node.Local).
-	NodeAddresses int
+	// AtNode are those of Frontends and Firewalled that are external IPs or load balancer addresses, and an
+	// address of this node.
+	AtNode int
 	// OwnAddress: the source ranges contain an address of this node (Router.Clients).
 	OwnAddress bool
 	// ConsistentRanges are the source ranges at the address of the consistent choice.
@@ -101,21 +102,32 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		}
 	}
 
-	own := map[*addresses]bool{}
+	type ofNode struct {
+		inRange bool // a source range has one of its addresses
+		atNode  int
+	}
+	facts := map[*addresses]ofNode{}
 	for i := range s.def.ports {
 		p := &s.def.ports[i]
-		if _, known := own[p.shared]; !known {
-			own[p.shared] = slices.ContainsFunc(p.shared.ranges, func(r netip.Prefix) bool {
+		if _, known := facts[p.shared]; !known {
+			var f ofNode
+			f.inRange = slices.ContainsFunc(p.shared.ranges, func(r netip.Prefix) bool {
 				return slices.ContainsFunc(t.model.Node.IPs, r.Contains)
 			})
+			for _, at := range p.shared.frontends[1:] {
+				if slices.Contains(t.model.Node.Local, at.Address) {
+					f.atNode++
+				}
+			}
+			facts[p.shared] = f
 		}
 
 		n := numbers[key{p.name.Family, p.name.Port, p.name.Protocol}]
 		z := Size{
 			Family: p.name.Family, Protocol: p.name.Protocol,
-			Ranges: len(p.shared.ranges), OwnAddress: own[p.shared], Firewalled: p.shared.firewalled,
+			Ranges: len(p.shared.ranges), OwnAddress: facts[p.shared].inRange, Firewalled: p.shared.firewalled,
 			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
-			LoadBalancers: p.shared.loadBalancers, NodeAddresses: len(t.model.Node.Local),
+			LoadBalancers: p.shared.loadBalancers, AtNode: facts[p.shared].atNode,
 			Inside: p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
 			Affinity: p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,
 		}

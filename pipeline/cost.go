@@ -88,7 +88,7 @@ func setCost(z *k8s.Size, set k8s.Set) int {
 	if slots > maxSlots || uneven(weights) && !releasesAgree(first(bucketWeights(shares))) {
 		cost = slots + 2
 	}
-	if z.Protocol == "UDP" && z.NodePorts > 0 {
+	if z.Protocol == "UDP" && z.NodePorts+z.AtNode > 0 {
 		cost += 1 + min(n, maxTranslations)
 	}
 	return cost

@@ -75,7 +75,7 @@ func TestLargeProductsAreRefused(t *testing.T) {
 // FuzzHostile compiles a Service of any shape for every data plane, within small limits: what is compiled is bounded by the limit, or the
 // Service is refused, and its neighbour is served in any case.
 func FuzzHostile(f *testing.F) {
-	for _, flags := range []uint16{0, 0xffff, 0x155, 0x2aa} {
+	for _, flags := range []uint16{0, 0xffff, 0x155, 0x2aa, 0x600, 0x118} {
 		f.Add(uint16(1000), uint16(1000), uint16(0), uint16(0), uint16(3), uint16(0), flags)
 		f.Add(uint16(4), uint16(3), uint16(2), uint16(50), uint16(40), uint16(9), flags)
 		f.Add(uint16(1), uint16(1), uint16(2), uint16(2000), uint16(500), uint16(500), flags)
@@ -86,7 +86,7 @@ func FuzzHostile(f *testing.F) {
 		h := shapes.Hostile{Namespace: "hostile", Name: "large", Ports: 1 + int(ports%most), Addresses: int(addresses % most),
 			LoadBalancers: int(balancers % most), Ranges: int(ranges % most), Endpoints: int(endpoints % most), Local: int(local % most),
 			UDP: yes(0), IPv4: !yes(1) || !yes(2), IPv6: yes(2), NodePorts: yes(3), Affinity: yes(4), ExternalLocal: yes(5), InternalLocal: yes(6),
-			Consistent: yes(7), Weighted: yes(8)}
+			Consistent: yes(7), Weighted: yes(8), Closes: yes(9), NodeAddress: yes(10)}
 		h.Local = min(h.Local, h.Endpoints)
 		neighbour := shapes.Hostile{Namespace: "neighbour", Name: "web", Ports: 1, Endpoints: 3, IPv4: true, Age: 1}
 		limits := k8s.Limits{Service: 20_000, Namespace: 20_000, Node: 20_200}

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type Hostile struct {
 	UDP, IPv4, IPv6, NodePorts              bool
 	Affinity, ExternalLocal, InternalLocal  bool
 	Consistent, Weighted, Closes            bool
+	NodeAddress                             bool          // one more external IP, the node's
 	Age                                     time.Duration // before 2026
 }
 
@@ -37,6 +39,7 @@ func RandomHostile(r *rand.Rand, most int) Hostile {
 		Namespace: fmt.Sprint("ns-", r.IntN(3)), Name: fmt.Sprint("hostile-", r.IntN(1000)),
 		Ports: 1 + n()/4, Addresses: n(), LoadBalancers: n(), Ranges: n(), Endpoints: n(), UDP: yes(), IPv4: !yes(), IPv6: yes(),
 		NodePorts: yes(), Affinity: yes(), ExternalLocal: yes(), InternalLocal: yes(), Consistent: yes(), Weighted: yes(), Closes: yes(),
+		NodeAddress: yes(),
 	}
 	h.IPv4 = h.IPv4 || !h.IPv6
 	h.Local = r.IntN(1 + h.Endpoints)
@@ -58,6 +61,20 @@ func (h *Hostile) number() int {
 	return int(sum.Sum32() & (1<<22 - 1))
 }
 
+// weights returns the annotation: weights of the first endpoints, which depend on the name alone, and 0 for one in eight.
+func (h *Hostile) weights() string {
+	r := rand.New(rand.NewPCG(uint64(h.number()), 1))
+	var list []string
+	for i := range min(h.Endpoints, 1+r.IntN(300)) {
+		weight := 1 + r.IntN(1+r.IntN(k8s.MaxWeight))
+		if i%8 == 7 {
+			weight = 0
+		}
+		list = append(list, fmt.Sprintf("%s=%d", address(h.IPv6 && !h.IPv4, 10, i), weight))
+	}
+	return strings.Join(list, ",")
+}
+
 // Objects returns the Service and its EndpointSlices, of up to 1,000 endpoints each.
 func (h *Hostile) Objects() (list []k8s.Change) {
 	meta := metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name, Annotations: map[string]string{},
@@ -70,7 +87,7 @@ func (h *Hostile) Objects() (list []k8s.Change) {
 	}
 	set(h.Consistent, func() { svc.Annotations[k8s.AnnotationConsistent] = "true" })
 	set(h.Closes, func() { svc.Annotations[k8s.AnnotationRemovedEndpoints] = "close" })
-	set(h.Weighted, func() { svc.Annotations[k8s.AnnotationWeights] = address(false, 10, 0) + "=100" })
+	set(h.Weighted, func() { svc.Annotations[k8s.AnnotationWeights] = h.weights() })
 	set(h.Affinity, func() { svc.Spec.SessionAffinity = v1.ServiceAffinityClientIP })
 	set(h.ExternalLocal, func() { svc.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal })
 	local := v1.ServiceInternalTrafficPolicyLocal
@@ -100,6 +117,9 @@ func (h *Hostile) Objects() (list []k8s.Change) {
 		for i := range h.Addresses {
 			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, address(six, 50, i))
 		}
+		set(h.NodeAddress, func() {
+			svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, map[bool]string{false: "172.16.0.2", true: "fd00:ac::2"}[six])
+		})
 		for i := range h.LoadBalancers {
 			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: address(six, 60, i)})
 		}

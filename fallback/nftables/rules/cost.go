@@ -11,14 +11,14 @@ func Cost(z *k8s.Size) int {
 		resets = 1 + outside
 	}
 	if z.Endpoints == 0 {
-		return 2 + outside + resets + min(outside-z.NodePorts, z.NodeAddresses) // all are refused
+		return 2 + outside + resets + z.AtNode // all are refused
 	}
 	affinity := 0
 	if z.Affinity {
 		affinity = 1
 	}
 	n := 2 + resets + (1+outside)*(3+affinity)         // each frontend, and what goes in and out
-	n += 2 * min(outside-z.NodePorts, z.NodeAddresses) // that are not another's NodePort
+	n += 2 * z.AtNode // they are not another's NodePort
 	n += z.Firewalled * (1 + z.Ranges)
 	if z.OwnAddress {
 		n += z.Firewalled
