@@ -164,7 +164,7 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 		if s.costs != nil {
 			port.Cost, port.ServiceCost = s.costs[i], s.cost
 		}
-		if before := t.model.Ports[port.Name]; before == nil || !before.equal(port) {
+		if before := t.model.Ports[port.Name]; before == nil || !before.Equal(port) {
 			t.model.Ports[port.Name] = port
 			changed[port.Name] = port
 		}
@@ -258,8 +258,9 @@ func (t *Tracker) warnService(s *service, conflicts []Warning) {
 	}
 }
 
-// equal reports whether two states of a Service port are the same.
-func (s *ServicePort) equal(o *ServicePort) bool {
+// Equal reports whether two states of a Service port are the same, whatever they cost, and whether they are
+// Partial.
+func (s *ServicePort) Equal(o *ServicePort) bool {
 	return s.Name == o.Name && s.AffinitySeconds == o.AffinitySeconds &&
 		s.PreserveDestination == o.PreserveDestination &&
 		slices.Equal(s.ClusterEndpoints, o.ClusterEndpoints) &&

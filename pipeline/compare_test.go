@@ -333,3 +333,30 @@ func TestPartialServiceRefusesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A port that is Partial no more gets what it lacks, without being compiled again; with every shape and family it ends as one that never
+// was, and when it goes nothing of it is left.
+func TestPartialBecomesComplete(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		for _, tc := range kinds {
+			sp := tc.shape
+			if six {
+				sp.Family = k8s.IPv6
+			}
+			complete := sp.ServicePort()
+			partial := *complete
+			partial.Partial = true
+			c := compile(t, testConfig(), &partial)
+			before, empty := c.Flows(), compile(t, testConfig())
+			d := c.Update(map[k8s.PortName]*k8s.ServicePort{complete.Name: complete})
+			if len(d.DelFlows)+len(d.SetGroups)+len(d.DelGroups) > 0 || len(d.SetFlows) > 1 || c.Flows() != before+len(d.SetFlows) {
+				t.Errorf("%s: %d flows set, %d deleted", sp.Name, len(d.SetFlows), len(d.DelFlows))
+			}
+			equal(t, sp.Name, c.State(), compile(t, testConfig(), complete).State())
+			c.Update(map[k8s.PortName]*k8s.ServicePort{complete.Name: nil})
+			if n, want := c.Flows()-len(c.ids.resting), empty.Flows(); n > want+4 || len(c.refs) > len(empty.refs) {
+				t.Errorf("%s: %d flows are left of %d; %d shared, want %d", sp.Name, n, want, len(c.refs), len(empty.refs))
+			}
+		}
+	}
+}

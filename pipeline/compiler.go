@@ -149,6 +149,11 @@ func (c *Compiler) update(e *edit, changes map[k8s.PortName]*k8s.ServicePort) {
 
 	for _, n := range names {
 		sp, old := changes[n], c.ports[n]
+		if old != nil && sp != nil && old.sp.Partial && !sp.Partial && !old.postponed && old.sp.Equal(sp) {
+			old.sp = sp
+			added = append(added, c.compileUnserved(old))
+			continue
+		}
 		var was, now objects
 		var before *k8s.ServicePort
 		if old != nil {
@@ -303,6 +308,21 @@ func (c *Compiler) compilePort(p *placed) objects {
 	b := builder{Config: &c.cfg}
 	b.port(p)
 	return b.objects
+}
+
+// compileUnserved returns the flows that a port lacks while it is Partial: those that refuse the ports of a
+// ClusterIP which no Service port serves. What they share with its other flows is there.
+func (c *Compiler) compileUnserved(p *placed) objects {
+	b, router := builder{Config: &c.cfg}, c.cfg.router()
+	s := &service{builder: &b, placed: p}
+	for i := range p.sp.Frontends {
+		if f := &p.sp.Frontends[i]; f.Type == k8s.ClusterIP && router.Serves(f) {
+			s.unserved(f)
+		}
+	}
+	return objects{shared: slices.DeleteFunc(b.shared, func(f *flow.Flow) bool {
+		return f.Priority != prioUnserved
+	})}
 }
 
 // PinOwners returns the Service ports with session affinity, by the cookie of their pins.

@@ -122,9 +122,7 @@ func (s *service) frontend(f *k8s.Frontend) {
 		// Table 0 has set the masquerade bit by the packet's source; that bit stays.
 		s.enter(everyone, m, f, outside, setMark(s.mark(outside.Set, false), ^uint32(markMasquerade)))
 		if !s.sp.Partial {
-			s.share(tableServices, prioUnserved, cookieUnserved,
-				s.toService(flow.Match{EthType: m.EthType, Dst: m.Dst, CTState: newConnection}),
-				s.resubmit(tableReject))
+			s.unserved(f)
 		}
 		return
 	}
@@ -139,6 +137,13 @@ func (s *service) frontend(f *k8s.Frontend) {
 		its.Reg[0].Mask |= sourceMask
 		s.enter(source, its, f, r, setMark(s.mark(r.Set, r.Masquerade), 0xffffffff))
 	}
+}
+
+// unserved adds the flow that refuses the ports of a ClusterIP which no Service port serves.
+func (s *service) unserved(f *k8s.Frontend) {
+	s.share(tableServices, prioUnserved, cookieUnserved,
+		s.toService(flow.Match{EthType: ethIs(s.sp.Name.Family).EthType, Dst: host(f.Address), CTState: newConnection}),
+		s.resubmit(tableReject))
 }
 
 // unknownConnection returns m for TCP packets that belong to no connection of a Service's and do not open

@@ -103,6 +103,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		usage:   dataplane.NewCache[asked](usageAge),
 	}
 
+	p.in.SetPortion(portion)
 	p.rejects.layout = &p.set.Layout
 	p.canary = newCanary(p)
 

@@ -71,7 +71,10 @@ func (g *programmer) readBack(ctx context.Context) {
 
 // firstCost is the cost of the Services that one bundle adds at most after the first read-back over a
 // connection: above 50,000 Services of five endpoints. What is installed already does not count.
-const firstCost = 100 * dataplane.Portion
+const firstCost = 1_000_000
+
+// portion is what takes the place of dataplane.Portion: Open vSwitch takes 20 ms for a bundle of so many flows.
+const portion = 2000
 
 // postpone leaves Services of which the switch has nothing for later: large ones, and those beyond firstCost.
 // They come in portions, so that other changes do not wait for them. All that is installed is brought in step
@@ -84,7 +87,7 @@ func (g *programmer) postpone(found comparison) {
 	sum := 0
 	at := slices.IndexFunc(absent, func(sp *k8s.ServicePort) bool {
 		sum += sp.Cost
-		return sp.ServiceCost > dataplane.Portion || sum > firstCost
+		return sp.ServiceCost > portion || sum > firstCost
 	})
 	if at >= 0 {
 		found.Postpone(absent[at:])

@@ -57,6 +57,9 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 	return &Inbox{Signal: NewSignal(), families: families, queued: queued, portions: newPortions()}
 }
 
+// SetPortion sets the cost that takes the place of Portion, before the first update.
+func (in *Inbox) SetPortion(cost int) { in.portions.most = cost }
+
 // Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does
 // nothing.
 func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {

@@ -12,11 +12,12 @@ import (
 
 // Portion is the cost of a Service beyond which its ports reach a plane one after the other, so that the
 // change of another Service waits for one update of about that cost, or for one port, and not for a large
-// Service.
+// Service. A plane may set a smaller one (Inbox.SetPortion).
 const Portion = 10_000
 
 // portions divides updates. It belongs to the Inbox, whose lock protects it.
 type portions struct {
+	most int // Portion, or a plane's own
 	// begun: the first update was taken. It is not divided, because a plane compares with all that is wanted.
 	begun bool
 	taken map[k8s.PortName]*k8s.ServicePort // what the plane has
@@ -28,23 +29,26 @@ type portions struct {
 	returned map[k8s.PortName]bool
 	// partial are ports that the plane has as Partial.
 	partial map[k8s.PortName]bool
+	// numbers are the port numbers of the frontends of Service ports that were compared.
+	numbers map[*k8s.ServicePort][]uint16
 }
 
 func newPortions() portions {
 	return portions{
-		taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{},
+		most: Portion, taken: map[k8s.PortName]*k8s.ServicePort{}, passed: map[k8s.PortName]int{},
 		returned: map[k8s.PortName]bool{}, partial: map[k8s.PortName]bool{},
+		numbers: map[*k8s.ServicePort][]uint16{},
 	}
 }
 
 // split takes a portion from the ports of an update and returns it: all ports of small Services, and of large
-// ones, up to Portion, those that were left most often, then the smallest. If there are small ones, they do
+// ones, up to p.most, those that were left most often, then the smallest. If there are small ones, they do
 // not wait for any large one, but the next portion has some of each. Ports between which an address moves
 // come together: no address has two owners, and none is without one in between.
 func (p *portions) split(
 	ports map[k8s.PortName]*k8s.ServicePort,
 ) (portion map[k8s.PortName]*k8s.ServicePort) {
-	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > Portion }
+	isLarge := func(sp *k8s.ServicePort) bool { return sp != nil && sp.ServiceCost > p.most }
 	var large []k8s.PortName
 	for n, sp := range ports {
 		if isLarge(sp) || isLarge(p.taken[n]) || p.returned[n] {
@@ -52,6 +56,9 @@ func (p *portions) split(
 		}
 	}
 
+	if len(p.numbers) > 4*len(ports) { // most are of ports that have changed since
+		clear(p.numbers)
+	}
 	if !p.begun || len(large) == 0 {
 		return p.take(ports, slices.Collect(maps.Keys(ports)))
 	}
@@ -73,7 +80,7 @@ func (p *portions) split(
 	if p.waited = len(ports) > len(large) && !p.waited; !p.waited {
 		sum := cost(large[0])
 		large = large[1:]
-		for len(large) > 0 && sum+cost(large[0]) <= Portion {
+		for len(large) > 0 && sum+cost(large[0]) <= p.most {
 			sum, large = sum+cost(large[0]), large[1:]
 		}
 		for _, n := range large {
@@ -89,21 +96,16 @@ func (p *portions) split(
 }
 
 // withoutLater returns the ports but those that may come later: those that give no address to one of the
-// returned ones, and get none of one. It adds to a set only what the returned ports have, which is little:
-// a large Service's frontends are looked at for each portion.
+// returned ones, and get none of one. It compares frontends only where two ports have one port number.
 func (p *portions) withoutLater(
 	ports map[k8s.PortName]*k8s.ServicePort,
 	later map[k8s.PortName]bool,
 ) (names []k8s.PortName) {
-	had, gets := newFrontends(), newFrontends() // what the returned ports had, and what they get
+	var had, gets frontends // what the returned ports had, and what they get
 	add := func(n k8s.PortName) {
 		names = append(names, n)
-		for f := range frontendsOf(n, p.taken[n]) {
-			had.add(f)
-		}
-		for f := range frontendsOf(n, ports[n]) {
-			gets.add(f)
-		}
+		had.add(n, p.taken[n], p.numbersOf(p.taken[n]))
+		gets.add(n, ports[n], p.numbersOf(ports[n]))
 	}
 	for n := range ports {
 		if !later[n] {
@@ -114,7 +116,8 @@ func (p *portions) withoutLater(
 	for more := true; more; {
 		more = false
 		for n := range later {
-			if had.hasAny(frontendsOf(n, ports[n])) || gets.hasAny(frontendsOf(n, p.taken[n])) {
+			if had.hasAny(n, ports[n], p.numbersOf(ports[n])) ||
+				gets.hasAny(n, p.taken[n], p.numbersOf(p.taken[n])) {
 				delete(later, n)
 				add(n)
 				more = true
@@ -155,23 +158,60 @@ func frontendsOf(n k8s.PortName, sp *k8s.ServicePort) iter.Seq[frontend] {
 	}
 }
 
-// frontends is a set. Most questions end at the port, without a look into the map.
+// numbersOf returns the port numbers of a port's frontends; sp may be nil.
+func (p *portions) numbersOf(sp *k8s.ServicePort) []uint16 {
+	list, known := p.numbers[sp]
+	if !known && sp != nil {
+		for f := range frontendsOf(sp.Name, sp) {
+			if !slices.Contains(list, f.Port()) {
+				list = append(list, f.Port())
+			}
+		}
+		p.numbers[sp] = list
+	}
+	return list
+}
+
+// frontends is the set of those of some ports. It has the frontends themselves only of port numbers that
+// another port was found to have.
 type frontends struct {
-	ports [1 << 16 / 64]uint64 // a bit for each port that one has
-	all   map[frontend]bool
+	of  map[uint16][]owner
+	all map[uint16]map[frontend]bool
 }
 
-func newFrontends() *frontends { return &frontends{all: map[frontend]bool{}} }
-
-func (s *frontends) add(f frontend) {
-	s.ports[f.Port()/64] |= 1 << (f.Port() % 64)
-	s.all[f] = true
+type owner struct {
+	name k8s.PortName
+	port *k8s.ServicePort
 }
 
-func (s *frontends) hasAny(of iter.Seq[frontend]) bool {
-	for f := range of {
-		if s.ports[f.Port()/64]&(1<<(f.Port()%64)) != 0 && s.all[f] {
-			return true
+func (s *frontends) add(n k8s.PortName, sp *k8s.ServicePort, numbers []uint16) {
+	if s.of == nil {
+		s.of, s.all = map[uint16][]owner{}, map[uint16]map[frontend]bool{}
+	}
+	for _, number := range numbers {
+		s.of[number] = append(s.of[number], owner{n, sp})
+		delete(s.all, number)
+	}
+}
+
+func (s *frontends) hasAny(n k8s.PortName, sp *k8s.ServicePort, numbers []uint16) bool {
+	for _, number := range numbers {
+		owners := s.of[number]
+		if len(owners) == 0 {
+			continue
+		}
+		if s.all[number] == nil {
+			s.all[number] = map[frontend]bool{}
+			for _, o := range owners {
+				for f := range frontendsOf(o.name, o.port) {
+					s.all[number][f] = true
+				}
+			}
+		}
+		for f := range frontendsOf(n, sp) {
+			if s.all[number][f] {
+				return true
+			}
 		}
 	}
 	return false
