@@ -106,6 +106,7 @@ func (t *Tracker) flushClaims() {
 	for key := range touched {
 		for _, c := range t.claims[key] {
 			t.dirty[c.name.ServiceName] = struct{}{}
+			t.services[c.name.ServiceName].contested = true
 		}
 	}
 }
@@ -159,8 +160,10 @@ func sortFrontends(list []frontendDef) {
 // flushService recomputes the ports of one Service. It stores those that differ in the model and in changed.
 func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 	var warnings []Warning
+	contested := false
 	for i := range s.ports {
-		port := t.servicePort(s, &s.ports[i], &warnings)
+		port, others := t.servicePort(s, &s.ports[i], &warnings)
+		contested = contested || others
 		if s.costs != nil {
 			port.Cost, port.ServiceCost = s.costs[i], s.cost
 		}
@@ -184,13 +187,16 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 		}
 	}
 
-	s.former = nil
+	s.former, s.contested = nil, contested
 	t.warnService(s, append(warnings, t.overlaps(s)...))
 }
 
 // servicePort computes one port: its endpoints in force, and WhenEmpty and ShadowedBy of each frontend.
-func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *ServicePort {
-	port := &ServicePort{
+// contested reports whether others want one of the frontends, too.
+func (t *Tracker) servicePort(
+	s *service, p *portDef, warnings *[]Warning,
+) (port *ServicePort, contested bool) {
+	port = &ServicePort{
 		Name:                p.name,
 		AffinitySeconds:     p.affinity,
 		PreserveDestination: p.preserve,
@@ -224,6 +230,10 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 		f := &port.Frontends[i]
 		*f = p.frontends[i].Frontend
 		f.WhenEmpty = port.whenEmpty(f.Policy.set())
+		if !s.contested {
+			continue
+		}
+		contested = contested || len(t.claims[keyOf(p.name, f)]) > 1
 		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
 			f.ShadowedBy = by.name.String()
 			if len(*warnings) <= maxWarnings {
@@ -235,7 +245,7 @@ func (t *Tracker) servicePort(s *service, p *portDef, warnings *[]Warning) *Serv
 			}
 		}
 	}
-	return port
+	return port, contested
 }
 
 // warnService replaces the warnings about a Service and its slices.

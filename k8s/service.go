@@ -38,8 +38,10 @@ type service struct {
 	ports    []portDef // with the frontends that this node serves; none if it is refused
 	held     []portDef // with the cluster IPs of a refused Service, which no other may have
 	former   []portDef // ports before the present Flush, if that replaces them
-	relays   []relay
-	triggers []Trigger // of the slices added or replaced since the last Flush
+	// contested: other frontends may want what one of its frontends does. Else none is looked up.
+	contested bool
+	relays    []relay
+	triggers  []Trigger // of the slices added or replaced since the last Flush
 }
 
 // serviceDef is a Service object reduced to what the model needs.
