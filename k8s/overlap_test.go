@@ -196,3 +196,44 @@ func TestOverlaps(t *testing.T) {
 		t.Errorf("external IPs are refused, and still: %v", m.Warnings)
 	}
 }
+
+// Other claims are looked up for a Service only as long as there are some for one of its frontends: a flush of a large Service must
+// not take longer for what nobody shares.
+func TestContested(t *testing.T) {
+	service := func(name, vip string, external ...string) *v1.Service {
+		return &v1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec: v1.ServiceSpec{ClusterIP: vip, ClusterIPs: []string{vip}, IPFamilies: []v1.IPFamily{v1.IPv4Protocol}, ExternalIPs: external,
+				Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP}}},
+		}
+	}
+	tr := NewTracker(Options{})
+	check := func(what, contested string) {
+		t.Helper()
+		m, _ := tr.Flush()
+		for name, s := range tr.services {
+			if want := strings.Contains(contested, name.Name); s.contested != want {
+				t.Errorf("%s: %s contested: %t", what, name.Name, s.contested)
+			}
+		}
+		for n, sp := range m.Ports { // what the flags leave out is what nobody shadows
+			for i := range sp.Frontends {
+				f := &sp.Frontends[i]
+				if _, _, shadowed := tr.claims.winner(n, tr.services[n.ServiceName].def.created, f); shadowed != (f.ShadowedBy != "") {
+					t.Errorf("%s: %s at %s: shadowed by %q", what, n, f.Address, f.ShadowedBy)
+				}
+			}
+		}
+	}
+	tr.SetService(service("a", "40.0.0.1", "50.0.0.1", "50.0.0.2"), Origin{})
+	tr.SetService(service("b", "40.0.0.2"), Origin{})
+	check("alone", "")
+	tr.SetService(service("c", "40.0.0.3", "50.0.0.1"), Origin{})
+	check("two want an address", "a c")
+	tr.SetService(service("d", "40.0.0.4", "50.0.0.2", "40.0.0.2"), Origin{})
+	check("and another", "a b c d")
+	tr.DeleteService("ns", "c")
+	check("one left", "a b d")
+	tr.SetService(service("d", "40.0.0.4", "50.0.0.3"), Origin{})
+	check("and another", "")
+}

@@ -49,6 +49,7 @@ func newWorker(of *fallback.Worker, s rules.Settings, g *netlink.Group) (*worker
 		return nil, err
 	}
 	w.have.reset()
+	w.In.SetPortion(portion)
 	w.RestMax = restMax
 	w.Stale.Wanted = func() iter.Seq[*k8s.ServicePort] { return maps.Values(w.want) }
 	return w, nil
@@ -244,6 +245,10 @@ func (w *worker) forgetClients() error {
 	}
 	return nil
 }
+
+// portion is what takes the place of dataplane.Portion: compiling and committing so many elements takes some
+// 20 ms.
+const portion = 4000
 
 // restMax bounds the pause between transactions. Other programs wait for one transaction, of 1 MB at
 // most, not for a whole sync.

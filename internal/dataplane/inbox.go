@@ -58,7 +58,11 @@ func NewInbox(queued func(...k8s.Family), families ...k8s.Family) *Inbox {
 }
 
 // SetPortion sets the cost that takes the place of Portion, before the first update.
-func (in *Inbox) SetPortion(cost int) { in.portions.most = cost }
+func (in *Inbox) SetPortion(cost int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.portions.most = cost
+}
 
 // Put adds an update. It leaves out changes of other families than the Inbox's; if none are left, it does
 // nothing.

@@ -237,3 +237,27 @@ func TestPartialUntilTheLastPort(t *testing.T) {
 		}
 	}
 }
+
+// A plane's own portion bounds what comes at once; and what is remembered of ports to compare them does not grow while they change
+// and wait.
+func TestOwnPortion(t *testing.T) {
+	in := begunInbox()
+	in.SetPortion(1000)
+	for round := range 100 {
+		var large []*k8s.ServicePort
+		for i := range 40 {
+			large = append(large, portOf("large", i, 400+round, 16_000, 1000+i))
+		}
+		put(in, large...)
+		cost := 0
+		for _, sp := range in.Take().Ports {
+			cost += sp.Cost
+		}
+		if cost == 0 || cost > 1000 {
+			t.Fatalf("an update of cost %d", cost)
+		}
+		if n := len(in.portions.numbers); n > 5*40 {
+			t.Fatalf("round %d: %d Service ports are remembered", round, n)
+		}
+	}
+}

@@ -16,7 +16,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/internal/api"
-	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -98,7 +97,7 @@ func TestInStepIsWithAllPortions(t *testing.T) {
 // At a start the first bundle brings in step what is installed, and adds Services that are not large. Large ones of which the switch has
 // nothing come behind it in portions. After that a restart changes nothing, and one with a new large Service leaves all others alone.
 func TestStartBesideLargeServices(t *testing.T) {
-	const most = 2 * dataplane.Portion // flows of a bundle
+	const most = 4000 // flows of a bundle: two ports
 	large := func(name, ip string, net, ports int) *v1.Service {
 		return service(name, ip, func(s *v1.Service) {
 			s.Spec.Ports = nil
