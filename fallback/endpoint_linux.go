@@ -1,10 +1,13 @@
 package fallback
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,45 +18,38 @@ import (
 // fail that binds the same port at that moment. The kernel thus also answers a canary with an ICMP error. It
 // needs CAP_NET_RAW.
 type rawEndpoint struct {
-	*net.IPConn
+	net.PacketConn
 	port uint16
 }
 
 // openEndpoint opens the endpoint at an address of the node. The caller must close it.
 func openEndpoint(at netip.AddrPort) (*rawEndpoint, error) {
+	var listen net.ListenConfig
 	network := "ip4:udp"
 	if at.Addr().Is6() {
-		network = "ip6:udp"
+		network, listen.Control = "ip6:udp", func(_, _ string, raw syscall.RawConn) (err error) {
+			failed := raw.Control(func(fd uintptr) { err = setUDP6(int(fd), at.Port()) })
+			return cmp.Or(failed, err)
+		}
 	}
-	conn, err := net.ListenIP(network, &net.IPAddr{IP: at.Addr().AsSlice()})
-	if err != nil || at.Addr().Is4() {
-		return &rawEndpoint{conn, at.Port()}, err
-	}
+	conn, err := listen.ListenPacket(context.Background(), network, at.Addr().String())
+	return &rawEndpoint{conn, at.Port()}, err
+}
 
-	// ::1 gets the datagrams of others, too: one that is not for the endpoint's port is left out. The kernel
-	// computes the checksum, which IPv6 demands and IPv4 does not (RFC 8200 section 8.1).
+// setUDP6 has a raw socket of IPv6 leave out datagrams to other ports, because ::1 gets those of others, too.
+// The kernel computes the checksum, which IPv6 demands and IPv4 does not (RFC 8200 section 8.1).
+func setUDP6(fd int, port uint16) error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: udpDestination},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(at.Port()), Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
 		{Code: unix.BPF_RET | unix.BPF_K},
 	}
-	var set error
-	raw, err := conn.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) {
-			program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-			set = errors.Join(
-				unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program),
-				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, udpChecksum),
-			)
-		})
-	}
-	if err = errors.Join(err, set); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return &rawEndpoint{conn, at.Port()}, nil
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return errors.Join(
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program),
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, udpChecksum),
+	)
 }
 
 // Offsets in the header of UDP, and its length (RFC 768).
@@ -70,12 +66,12 @@ func (e *rawEndpoint) hear(word string) (from netip.AddrPort, err error) {
 	}
 	b := make([]byte, 128)
 	for {
-		n, sender, err := e.ReadFromIP(b)
+		n, sender, err := e.ReadFrom(b)
 		if err != nil {
 			return from, err
 		}
 		if n > udpHeader && string(b[udpHeader:n]) == word {
-			addr, _ := netip.AddrFromSlice(sender.IP)
+			addr, _ := netip.AddrFromSlice(sender.(*net.IPAddr).IP)
 			return netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(b)), nil
 		}
 	}
@@ -87,6 +83,6 @@ func (e *rawEndpoint) answer(to netip.AddrPort, word string) error {
 	b = binary.BigEndian.AppendUint16(b, to.Port())
 	b = binary.BigEndian.AppendUint16(b, uint16(udpHeader+len(word)))
 	b = append(append(b, 0, 0), word...)
-	_, err := e.WriteToIP(b, &net.IPAddr{IP: to.Addr().AsSlice()})
+	_, err := e.WriteTo(b, &net.IPAddr{IP: to.Addr().AsSlice()})
 	return err
 }

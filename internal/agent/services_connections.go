@@ -56,7 +56,7 @@ func addConnections(list *api.ServiceList, read func(do func(*dpctl.Connection) 
 		}
 		if s := found.serviceOf(c); s != nil && shown < maxConnections {
 			shown++
-			s.Connections = append(s.Connections, describeConnection(c))
+			s.Connections = append(s.Connections, *c)
 		} else if s != nil {
 			s.MoreConnections++
 		}
@@ -69,8 +69,8 @@ func addConnections(list *api.ServiceList, read func(do func(*dpctl.Connection) 
 	}
 
 	for i := range list.Services {
-		slices.SortFunc(list.Services[i].Connections, func(a, b api.ConnectionInfo) int {
-			return cmp.Or(cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Client, b.Client))
+		slices.SortFunc(list.Services[i].Connections, func(a, b dpctl.Connection) int {
+			return cmp.Or(a.Endpoint.Compare(b.Endpoint), a.Client.Compare(b.Client))
 		})
 	}
 	each(func(s *api.ServiceInfo, e *api.EndpointInfo, at netip.AddrPort) {
@@ -79,13 +79,6 @@ func addConnections(list *api.ServiceList, read func(do func(*dpctl.Connection) 
 			s.Problems = append(s.Problems, fmt.Sprintf("endpoint %s: %s", e.Address, problem))
 		}
 	})
-}
-
-func describeConnection(c *dpctl.Connection) api.ConnectionInfo {
-	return api.ConnectionInfo{
-		Client: c.Client.String(), Frontend: c.Frontend.String(), Endpoint: c.Endpoint.String(),
-		State: c.State, Unanswered: c.Unanswered, ExpiresSeconds: c.Expires,
-	}
 }
 
 // connectionFinder finds the Service port of a connection by its frontend. A NodePort is at any address:

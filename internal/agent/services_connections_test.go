@@ -56,7 +56,7 @@ func TestConnectionsOfServices(t *testing.T) {
 	for i, want := range [][]string{{"10.9.0.1:1", "10.9.0.1:6", "10.9.0.1:2", "10.9.0.1:3"}, {"10.9.0.1:4"}, {"[fd00::9]:1"}} {
 		var got []string
 		for _, c := range list.Services[i].Connections {
-			got = append(got, c.Client)
+			got = append(got, c.Client.String())
 		}
 		if !slices.Equal(got, want) || list.Services[i].MoreConnections != 0 {
 			t.Errorf("%s: %v, want %v; %+v", list.Services[i].Name, got, want, list.Services[i])

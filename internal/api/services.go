@@ -44,21 +44,8 @@ type ServiceInfo struct {
 	Problems []string `json:"problems"`
 	// Connections are connections to its frontends that the conntrack table holds, at most 100 in an answer.
 	// MoreConnections counts the others. Both are left out unless asked for.
-	Connections     []ConnectionInfo `json:"connections,omitempty"`
-	MoreConnections int              `json:"moreConnections,omitempty"`
-}
-
-// ConnectionInfo is a connection through a Service, as the conntrack table has it: without its age.
-type ConnectionInfo struct {
-	Client   string `json:"client"`
-	Frontend string `json:"frontend"`
-	Endpoint string `json:"endpoint"`
-	// State is TCP's; "" for other protocols.
-	State string `json:"state,omitempty"`
-	// Unanswered is set if the endpoint has sent nothing back, as far as the datapath tells.
-	Unanswered bool `json:"unanswered,omitempty"`
-	// ExpiresSeconds is when the entry expires without another packet; 0: not known.
-	ExpiresSeconds uint32 `json:"expiresSeconds,omitempty"`
+	Connections     []dpctl.Connection `json:"connections,omitempty"`
+	MoreConnections int                `json:"moreConnections,omitempty"`
 }
 
 // FrontendInfo is an address and port where a Service port is served.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -204,7 +205,7 @@ func endpointText(e *api.EndpointInfo) string {
 }
 
 // connectionText returns a connection with its state and when its conntrack entry expires.
-func connectionText(c *api.ConnectionInfo) string {
+func connectionText(c *dpctl.Connection) string {
 	text := fmt.Sprintf("connection from %s by %s to %s", c.Client, c.Frontend, c.Endpoint)
 	if c.State != "" {
 		text += ", " + c.State
@@ -212,8 +213,8 @@ func connectionText(c *api.ConnectionInfo) string {
 	if c.Unanswered {
 		text += ", no answer yet"
 	}
-	if c.ExpiresSeconds > 0 {
-		text += fmt.Sprintf(", expires in %d s", c.ExpiresSeconds)
+	if c.Expires > 0 {
+		text += fmt.Sprintf(", expires in %d s", c.Expires)
 	}
 	return text
 }

@@ -9,25 +9,27 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Connection is a conntrack entry.
+// Connection is a conntrack entry. In JSON it is part of ServiceInfo of internal/agent.
 type Connection struct {
-	Protocol k8s.Protocol
+	Protocol k8s.Protocol `json:"-"`
 	// Client and Frontend are its first packet's source and destination, Endpoint what answers it.
-	Client, Frontend, Endpoint netip.AddrPort
+	Client   netip.AddrPort `json:"client"`
+	Frontend netip.AddrPort `json:"frontend"`
+	Endpoint netip.AddrPort `json:"endpoint"`
 	// Seen is the address to which the endpoint replies: the client's, or the one it was masqueraded as. The
 	// zero Addr: unknown.
-	Seen  netip.Addr
-	Zone  uint16
-	Mark  uint32
-	State string // of TCP; "" if there is none
+	Seen  netip.Addr `json:"-"`
+	Zone  uint16     `json:"-"`
+	Mark  uint32     `json:"-"`
+	State string     `json:"state,omitempty"` // of TCP; "" if there is none
 	// Unanswered is set if no packet has come back. The userspace datapath does not say so: there it is set
 	// for a UDP connection that expires later than an answered one can.
-	Unanswered bool
+	Unanswered bool `json:"unanswered,omitempty"`
 	// Refused is set if the endpoint reset a TCP connection before it was established. Only EachDetailed on
 	// the userspace datapath sets it.
-	Refused bool
+	Refused bool `json:"refused,omitempty"`
 	// Expires is the time until the entry expires, in seconds; 0: not known.
-	Expires uint32
+	Expires uint32 `json:"expiresSeconds,omitempty"`
 }
 
 // udpMultiple is the timeout in seconds of an answered UDP connection on the userspace datapath; one that has

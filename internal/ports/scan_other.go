@@ -2,15 +2,9 @@
 
 package ports
 
-import (
-	"errors"
-	"net/netip"
-)
+import "errors"
 
 // Scan is for Linux only.
 func Scan() ([]Listener, error) { return nil, errors.ErrUnsupported }
-
-// ReceivesUDP is for Linux only.
-func ReceivesUDP(_, _ netip.AddrPort) (bool, error) { return false, errors.ErrUnsupported }
 
 func owners(map[uint32]bool) map[uint32]Process { return nil }

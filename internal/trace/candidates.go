@@ -39,12 +39,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		return
 	}
 
-	weights := 0 // the sum, if they decide
-	if e.weighted(port) {
-		for _, ep := range endpoints {
-			weights += ep.Weight()
-		}
-	}
+	weights := e.weights(port)
 	e.listEndpoints(states, weights)
 	for _, ep := range endpoints {
 		e.Endpoints = append(e.Endpoints, ep.Addr.String())
@@ -76,7 +71,7 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 		e.step("delivered to %s", e.Endpoints[0])
 	case port.AffinitySeconds > 0:
 		e.step("delivered to one of the %d, at random unless the client has one", len(e.Endpoints))
-	case e.weighted(port):
+	case weights > 0:
 		e.step("delivered to one of the %d, by weight", len(e.Endpoints))
 	default:
 		e.step("delivered to one of the %d, at random", len(e.Endpoints))
@@ -84,11 +79,19 @@ func (e *explanation) candidates(port *k8s.ServicePort, f *k8s.Frontend) {
 	e.portOrigin(port.Name, states)
 }
 
-// weighted reports whether the endpoints' weights decide which of them gets a new connection.
-func (e *explanation) weighted(port *k8s.ServicePort) bool {
+// weights returns the sum of the endpoints' weights if these decide which of them gets a new connection, else
+// 0.
+func (e *explanation) weights(port *k8s.ServicePort) (sum int) {
 	endpoints := port.Endpoints(e.Route.Set)
-	differs := func(ep k8s.Endpoint) bool { return ep.MoreWeight != endpoints[0].MoreWeight }
-	return port.AffinitySeconds == 0 && !e.Permissive && slices.ContainsFunc(endpoints, differs)
+	differ := false
+	for _, ep := range endpoints {
+		sum += ep.Weight()
+		differ = differ || ep.Weight() != endpoints[0].Weight()
+	}
+	if !differ || port.AffinitySeconds > 0 || e.Permissive {
+		return 0
+	}
+	return sum
 }
 
 // portOrigin explains where the endpoints' port comes from: a wrong one is the most frequent reason why a

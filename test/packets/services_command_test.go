@@ -163,6 +163,7 @@ func (c *cluster) servicesTables(t *testing.T) {
 	for _, want := range []string{
 		"    ClusterIP 40.0.0.1:80, policy Cluster\n", "on this node, zone a: in force\n", "on this node, zone a: NOT in force: not ready\n",
 		"on " + otherNode + ": NOT in force: terminating, and others are ready\n",
+		"    connection from " + c.pods[0].IP4.String() + ":", " by 40.0.0.1:80 to " + c.pods[1].IP4.String() + ":8080, ", ", expires in ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("-o wide does not say %q:\n%s", want, out)

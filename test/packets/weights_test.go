@@ -40,7 +40,8 @@ func TestWeights(t *testing.T) {
 		}
 	}
 	says("on this node, weight 7: in force", "services", "web", "-o", "wide")
-	says(", weight 3", "trace", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
+	says(", weight 3 (30 %)", "trace", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
+	says("delivered to one of the 2, by weight", "trace", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
 	connections := nightly.Count(2000, 10_000)
 	c.reachable(t, "40.0.0.1:80")
 	who, errs := c.pods[0].Many(c.ctx, connections, 16, "40.0.0.1:80")
@@ -51,6 +52,7 @@ func TestWeights(t *testing.T) {
 		t.Errorf("%d of %d connections reached the endpoint of weight 7, want %d to %d; %d errors, first %v", n, connections, least, most, len(errs), firstOf(errs))
 	}
 
+	says(" more connections\n", "services", "web", "-o", "wide")
 	says(" deliver", "trace", "--live", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
 	held := c.hold(t, c.pods[0].Host, 12, "40.0.0.1:80")
 	udp := map[int]string{}
