@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"internal/mode":             {"ovsdb", "fallback", "fallback/iptables", "fallback/nftables", "internal/bridge"},
 	"internal/api":              {"internal/bridge", "fallback", "windows", "internal/dataplane", "internal/dpctl", "internal/observe/metrics", "internal/trace", "k8s", "k8s/apiserver"},
 	"internal/agent":            {"internal/api", "internal/dataplane", "internal/mode", "k8s", "k8s/apiserver", "internal/httpguard", "pipeline", "ovsdb", "fallback", "fallback/iptables", "fallback/nftables", "windows", "internal/bridge", "internal/observe", "internal/ports", "internal/sysctl", "internal/trace", "internal/live", "internal/conntrack", "internal/dpctl"},
-	"internal/command": {"internal/dataplane", "k8s", "k8s/apiserver", "k8s/manifest", "pipeline", "ofctrl", "ovsdb", "fallback", "fallback/iptables", "fallback/nftables", "windows", "internal/agent", "internal/api", "internal/bridge",
+	"internal/command": {"internal/dataplane", "internal/dpctl", "k8s", "k8s/apiserver", "k8s/manifest", "pipeline", "ofctrl", "ovsdb", "fallback", "fallback/iptables", "fallback/nftables", "windows", "internal/agent", "internal/api", "internal/bridge",
 		"internal/mode", "internal/sysctl", "internal/config", "internal/ncpini", "internal/trace", "internal/live", "internal/observe", "internal/httpguard", "internal/ui", "internal/remote"},
 	"hack/demo":       {"test/testbed", "k8s"},
 	"hack/gate":       {},
