@@ -35,6 +35,7 @@ type Compiler struct {
 	// switch.
 	wanted      map[uint64]uint32
 	seed        maphash.Seed // of the digests
+	few         []flow.Key   // memory for compilePort
 	comparisons uint32       // begun
 	across      uint32       // the Comparison that goes on while changes are made; 0: there is none
 }
@@ -305,8 +306,9 @@ func (c *Compiler) compilePort(p *placed) objects {
 	if p.postponed {
 		return objects{}
 	}
-	b := builder{Config: &c.cfg}
+	b := builder{Config: &c.cfg, isShared: keys{few: c.few[:0]}}
 	b.port(p)
+	c.few = b.isShared.few
 	return b.objects
 }
 

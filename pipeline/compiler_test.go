@@ -297,3 +297,19 @@ func BenchmarkOneEndpoint(b *testing.B) {
 		}
 	}
 }
+
+// What a start of many Services allocates for each: the keys that tell flows apart are not among it.
+func TestCompileAllocations(t *testing.T) {
+	sp := shape{Name: "web", Cluster: 5, Types: []k8s.FrontendType{k8s.ClusterIP}}.ServicePort()
+	for i := range sp.ClusterEndpoints { // each with a guard of its own
+		e := &sp.ClusterEndpoints[i].Addr
+		*e = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 1}), e.Port())
+	}
+	c := compile(t, testConfig(), sp)
+	p := c.ports[sp.Name]
+	var o objects
+	n := testing.AllocsPerRun(100, func() { o = c.compilePort(p) })
+	if most := 47.0; n > most || len(o.flows) != 4 || len(o.shared) != 6 {
+		t.Errorf("%v allocations for %d flows and %d shared ones, want %v at most", n, len(o.flows), len(o.shared), most)
+	}
+}

@@ -359,6 +359,10 @@ func (b *builder) translateTo(endpoint netip.AddrPort) flow.Action {
 // conntrack finds the reply tuple taken and assigns the second connection another port
 // (README.md, "Port-reuse guards").
 func (s *service) surroundings() {
+	guard := []flow.Action{flow.CT{
+		Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),
+		NAT: flow.NAT{Kind: flow.NATSrc, Addr: s.sp.Name.Family.Unspecified()},
+	}}
 	for _, es := range [][]k8s.Endpoint{s.sp.ClusterEndpoints, s.sp.LocalEndpoints} {
 		for _, e := range es {
 			ip := e.Addr.Addr()
@@ -383,10 +387,7 @@ func (s *service) surroundings() {
 				EthType: ethTypeOf(ip), Dst: around,
 				IPProto: ipProto(s.sp.Name.Protocol), DstPort: e.Addr.Port(),
 				CTState: newConnection,
-			}, flow.CT{
-				Commit: true, Zone: s.Layout.ZoneDNAT, Table: s.Layout.table(tableOutput),
-				NAT: flow.NAT{Kind: flow.NATSrc, Addr: k8s.FamilyOf(ip).Unspecified()},
-			})
+			}, guard...)
 		}
 	}
 }
