@@ -111,8 +111,8 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeFrontends returns the ports with their frontends: the Service's addresses, and a NodePort for each
-// address that NodePorts are restricted to.
+// placeFrontends returns the ports with their frontends: the Service's addresses, a NodePort for each address
+// that NodePorts are restricted to, and one at Loopback6 if that is wanted.
 func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 	placed := slices.Clone(ports)
 	for i := range placed {
@@ -132,6 +132,10 @@ func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 					p.frontends = append(p.frontends, f)
 				}
 			} else {
+				p.frontends = append(p.frontends, f)
+			}
+			if t.atLoopback6(p.name) {
+				f.Address = Loopback6
 				p.frontends = append(p.frontends, f)
 			}
 		}

@@ -130,7 +130,7 @@ const (
 // Frontend is an address and port where a Service port is served.
 type Frontend struct {
 	Type    FrontendType
-	Address netip.Addr // the zero Addr: every address of the node (NodePort)
+	Address netip.Addr // the zero Addr: every address of the node but Loopback6 (NodePort)
 	Port    uint16
 	Policy  Policy
 	// SourceRanges are the only client prefixes of the frontend's family that are served; empty: all.

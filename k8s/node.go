@@ -149,8 +149,27 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// loopback may be in --nodeport-addresses; the IPv6 loopback address never serves NodePorts.
+// loopback may be in --nodeport-addresses. The kernel serves no NodePort at the IPv6 loopback address: see
+// atLoopback6.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// Loopback6 is the IPv6 loopback address. The kernel does not send a packet with this source to an endpoint
+// (there is no route_localnet for IPv6), so that a frontend there is for a proxy in user space alone.
+var Loopback6 = netip.IPv6Loopback()
+
+// NamesLoopback6 reports whether ranges of NodePort addresses name the IPv6 loopback address. As in
+// kube-proxy, ::/0 does not.
+func NamesLoopback6(ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
+		return p.Bits() > 0 && p.Contains(Loopback6)
+	})
+}
+
+// atLoopback6 reports whether NodePorts of a Service port have a frontend at Loopback6.
+func (t *Tracker) atLoopback6(name PortName) bool {
+	return t.opts.UserspaceLoopback6 && name.Family == IPv6 && name.Protocol == v1.ProtocolTCP &&
+		NamesLoopback6(t.opts.NodePortAddresses)
+}
 
 // nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is
 // false if they are served at every address.
@@ -243,10 +262,14 @@ func (t *Tracker) warnNode() {
 	for _, f := range []Family{IPv4, IPv6} {
 		if ips, restricted := t.nodePortIPs(&t.model.Node, f); restricted && len(ips) == 0 {
 			if !t.opts.NodePortPrimary {
+				but := ""
+				if t.atLoopback6(PortName{Family: f, Protocol: v1.ProtocolTCP}) {
+					but = ", but for TCP at [::1]"
+				}
 				ws = append(ws, Warning{Text: fmt.Sprintf(
 					"the NodePort addresses %v contain no %s address of node %s: "+
-						"no NodePort is served over %s",
-					t.opts.NodePortAddresses, f, t.model.Node.Name, f)})
+						"no NodePort is served over %s%s",
+					t.opts.NodePortAddresses, f, t.model.Node.Name, f, but)})
 			} else if len(t.model.Node.IPs) == 0 { // a single-family node needs no warning
 				ws = append(ws, Warning{Text: fmt.Sprintf(
 					"node %s has no address yet: no NodePort is served over %s", t.model.Node.Name, f)})

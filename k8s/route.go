@@ -90,7 +90,7 @@ type Router struct {
 	NodeIPs  []netip.Addr // in the Node object
 	// MasqueradeAll masquerades all clients of ClusterIPs.
 	MasqueradeAll bool
-	// Loopback serves NodePorts at loopback addresses.
+	// Loopback serves NodePorts at loopback addresses. A data plane in the kernel serves none at Loopback6.
 	Loopback bool
 	// Own, unless nil, are the node's addresses, and only frontends at these are served.
 	Own []netip.Addr

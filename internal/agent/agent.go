@@ -17,6 +17,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/localhost"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/health"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
@@ -86,6 +87,7 @@ type Agent struct {
 	metricsServer *metrics.Server
 	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
 	ports         *ports.Watcher
+	localhost     *localhost.Proxy // of NodePorts at [::1]; nil: none is served there
 	sysctls       []string // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []mode.Mode
@@ -176,11 +178,23 @@ func New(o Options) (*Agent, error) {
 		Log: o.Log,
 	})
 
+	if a.set.UserspaceLoopback6(a.mode) {
+		a.localhost = localhost.New(localhost.Options{
+			OnFailure: func(name k8s.PortName, text string) {
+				a.warnService(name.ServiceName, "PortInUse", "Listen", text)
+			},
+			Log: o.Log,
+		})
+	}
+
 	if err := a.makePlanes(o.DB); err != nil {
 		return nil, err
 	}
 
 	a.followers = append(a.followers, a.checks, a.ports)
+	if a.localhost != nil && a.bridge == nil { // beside a bridge hostPlane adds it
+		a.followers = append(a.followers, a.localhost)
+	}
 	return a, nil
 }
 

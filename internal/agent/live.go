@@ -36,6 +36,9 @@ func (s *Settings) compare(
 	case r.Gap:
 		r.Live = live.Nothing()
 		return nil
+	case r.Userspace:
+		r.Live = live.Userspace(r)
+		return nil
 	case db != nil && !db.Exists && (now.fallback == nil || r.Source != k8s.ThisNode):
 		r.Live = live.Gone(bridge.Gone(db))
 		return nil

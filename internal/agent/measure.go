@@ -13,6 +13,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/httpguard"
+	"github.com/nkp-proxy/nkp/internal/localhost"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -217,7 +218,10 @@ func (a *Agent) collect(emit metrics.Emit) {
 	emit(metrics.Conflict, float64(conflicts))
 	emit(metrics.Unbound, float64(unbound))
 	warnings := now.warnings + conflicts + unbound + len(a.sysctls)
-	warnings += len(a.modes.Reasons()) + len(a.metricsWarnings())
+	warnings += len(a.modes.Reasons()) + len(a.metricsWarnings()) + len(a.localhost.Problems())
+	if a.localhost != nil {
+		collectLocalhost(a.localhost.Figures(), emit)
+	}
 
 	if p := now.planes.fallback; p != nil {
 		served := p.Detail()
@@ -302,6 +306,18 @@ func collectBridge(f *bridge.Figures, emit metrics.Emit) {
 	emit(metrics.Rejects, float64(f.Rejects.Unanswerable), "unanswerable")
 	emit(metrics.Rejects, float64(f.Rejects.Dropped), "dropped")
 	emit(metrics.Rejects, float64(f.Rejects.Failed), "failed")
+}
+
+func collectLocalhost(f localhost.Figures, emit metrics.Emit) {
+	emit(metrics.LocalhostListeners, float64(f.Listening), k8s.IPv6.String())
+	emit(metrics.LocalhostFailures, float64(f.Failures), k8s.IPv6.String())
+	emit(metrics.LocalhostUnserved, float64(f.Unserved))
+	emit(metrics.LocalhostOpen, float64(f.Open))
+	emit(metrics.LocalhostBuffers, float64(f.Buffers))
+	emit(metrics.LocalhostConnections, float64(f.Connected), "connected")
+	emit(metrics.LocalhostConnections, float64(f.Unanswered), "unanswered")
+	emit(metrics.LocalhostConnections, float64(f.OverPort), "limit_service_port")
+	emit(metrics.LocalhostConnections, float64(f.Over), "limit_node")
 }
 
 func emitDrops(dropped map[k8s.DropReason]uint64, emit metrics.Emit) {

@@ -188,10 +188,17 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 	a.planes = planes{all: []plane{a.main.all[0], {beside, kinds[by]}}, bridge: a.bridge, fallback: p}
 	a.followers = append(a.followers, beside)
 	beside.Update(m, m.Everything())
+	if a.localhost != nil {
+		a.followers = append(a.followers, a.localhost)
+		a.localhost.Update(m, m.Everything())
+	}
 
 	a.spawn(func(ctx context.Context) error {
 		watched, stop := context.WithCancel(ctx)
 		defer stop()
+		if a.localhost != nil {
+			a.spawn(func(context.Context) error { return a.localhost.Run(watched) })
+		}
 		if by == mode.NFTables && a.set.HostTraffic != bridge.HostNFTables {
 			a.spawn(func(context.Context) error { a.watchDrops(watched, scope); return nil })
 		}

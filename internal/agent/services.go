@@ -65,7 +65,7 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 	}
 
 	list.Notes = append(list.Notes, notes...)
-	listeners := a.listenerProblems()
+	listeners, localhost := a.listenerProblems(), a.localhost.Problems()
 	list.Time = time.Now()
 	sw := active.switchNow()
 	if away := a.sourceAway(); away != "" {
@@ -94,6 +94,9 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 					s.Problems = append(s.Problems, odd)
 				}
 				s.Problems = append(s.Problems, a.set.deadPorts(sw, &a.model.Node, states)...)
+				if text := localhost[n]; text != "" {
+					s.Problems = append(s.Problems, text)
+				}
 				s.Problems = slices.Concat(s.Problems, problems[n], objectProblems[n.ServiceName],
 					listeners[n.String()], problems[k8s.PortName{ServiceName: n.ServiceName}])
 				list.Services = append(list.Services, s)

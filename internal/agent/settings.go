@@ -123,11 +123,24 @@ func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	if by != mode.OVS {
 		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
+	o.UserspaceLoopback6 = s.UserspaceLoopback6(by)
 	if by == mode.Windows {
 		o.NotWeighing = "HNS divides connections evenly"
 		o.NotClosing = "HNS cannot end single connections: on this node they stay with removed endpoints"
 	}
 	return o
+}
+
+// UserspaceLoopback6 reports whether a mode serves TCP NodePorts at [::1] by a proxy in user space: where nkp
+// serves what the node sends to itself, and --nodeport-addresses names that address.
+func (s *Settings) UserspaceLoopback6(by mode.Mode) bool {
+	switch {
+	case by == mode.Windows:
+		return false
+	case by == mode.OVS && (s.HostTraffic == bridge.HostOVS || s.HostTraffic == bridge.HostOff):
+		return false
+	}
+	return k8s.NamesLoopback6(s.NodePortAddresses)
 }
 
 // cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -102,6 +103,14 @@ func (a *Agent) status(ctx context.Context) (api.Status, error) {
 	warnings = append(warnings, a.metricsWarnings()...)
 	for _, c := range a.ports.Conflicts() {
 		warnings = append(warnings, c.String())
+	}
+	if a.localhost != nil {
+		figures := a.localhost.Figures()
+		s.Localhost = &figures
+	}
+	problems := a.localhost.Problems()
+	for _, n := range slices.SortedFunc(maps.Keys(problems), k8s.PortName.Compare) {
+		warnings = append(warnings, n.String()+": "+problems[n])
 	}
 
 	s.Warnings = append([]string{}, slices.Concat(a.sysctls, a.checks.Failures(), warnings)...)

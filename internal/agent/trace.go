@@ -152,6 +152,9 @@ func (a *Agent) traceCluster() trace.Cluster {
 		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil,
 		Permissive:         a.mode == mode.Windows,
 	}
+	if a.localhost != nil {
+		c.NotListening = a.localhost.NotListening
+	}
 	if a.bridge == nil {
 		return c
 	}

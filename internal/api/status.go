@@ -6,6 +6,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/localhost"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/windows"
@@ -47,6 +48,9 @@ type Status struct {
 	// NFTables is the same with nftables.
 	NFTables *fallback.Status `json:"nftables,omitempty"`
 	HNS      *windows.Status  `json:"hns,omitempty"` // mode.Windows
+
+	// Localhost is the proxy of NodePorts at [::1]; nil: none is served there.
+	Localhost *localhost.Figures `json:"localhost,omitempty"`
 
 	// Canary is what packets of nkp's own have shown of the data path, by data plane and family.
 	Canary []dataplane.CanaryVerdict `json:"canary"`

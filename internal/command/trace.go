@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -325,6 +326,8 @@ func (s *settings) traceHere(
 	case r.Gap:
 		r.Live = live.Nothing()
 		return r, nil
+	case r.Userspace:
+		return nil, errors.New("--live: only the running nkp knows whether it listens at [::1]: none answers here")
 	case c.Mode == mode.Windows:
 		return nil, agent.ErrNoLive
 	case c.Mode == mode.IPTables || c.Mode == mode.NFTables:

@@ -46,6 +46,20 @@ func Nothing() *trace.Live {
 	return l
 }
 
+// Userspace is the comparison for a connection that nkp itself accepts, or should.
+func Userspace(r *trace.Result) *trace.Live {
+	l := trace.NewLive()
+	l.Verdict = r.Verdict
+	switch {
+	case r.Unheard != "":
+		l.Differ("%s", r.Unheard)
+	case r.Verdict == trace.Deliver:
+		l.Step("nkp listens there")
+		l.Unknown = append(l.Unknown, "whether an endpoint accepts nkp's own connection: connect to see")
+	}
+	return l
+}
+
 // Gone is the comparison for a packet that should come to a bridge which is not there.
 func Gone(why string) *trace.Live {
 	l := trace.NewLive()

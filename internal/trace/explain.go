@@ -23,6 +23,9 @@ type Cluster struct {
 	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on
 	// Windows.
 	Permissive bool
+	// NotListening returns why the running nkp does not listen at [::1] for a Service port; "": it does. nil:
+	// none is asked.
+	NotListening func(k8s.PortName) string
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their
 	// traffic to addresses of the node itself; "": one does.
 	HostGap, OwnGap string
@@ -77,8 +80,29 @@ func Explain(c Cluster, q Question) *Result {
 	e.rivals(port)
 	e.Route = e.router.Routes(port, f)[e.Source]
 	e.step("%s", e.Route.Why)
-	e.candidates(port, f)
+	if e.Userspace = f.Address == k8s.Loopback6; !e.Userspace || e.listening(port) {
+		e.candidates(port, f)
+	}
 	return &e.Result
+}
+
+// listening reports whether nkp accepts connections to a NodePort at [::1], and adds a step about that.
+func (e *explanation) listening(port *k8s.ServicePort) bool {
+	if e.Route.Empty != "" {
+		e.step("left alone: without an endpoint nkp does not listen there, and the kernel refuses the connection "+
+			"unless another process listens: %s",
+			WhyEmpty(e.Tracker, port.Name, e.Tracker.EndpointStates(port.Name)))
+		return false
+	}
+	if e.NotListening != nil {
+		e.Unheard = e.NotListening(port.Name)
+	}
+	if e.Unheard != "" {
+		e.step("left alone: %s", e.Unheard)
+		return false
+	}
+	e.step("nkp itself accepts the connection, and copies it to one of its own to the endpoint")
+	return true
 }
 
 // bypassReason returns why nkp does not see the node's own packet; "": it does.

@@ -24,7 +24,7 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 			case g.Address.IsValid() && g.Address != e.q.To.Addr():
 			case g.Type != k8s.NodePort:
 				return p, g
-			case toNode:
+			case toNode, g.Address == k8s.Loopback6 && e.Source == k8s.ThisNode:
 				port, f = p, g
 			}
 		}
@@ -32,8 +32,8 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	return port, f
 }
 
-// toNode reports whether NodePorts are served at the destination: it is an address of this node. Loopback
-// addresses serve the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
+// toNode reports whether NodePorts are served at the destination by the kernel: it is an address of this node.
+// Loopback addresses serve the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
 func (e *explanation) toNode() bool {
 	ip := e.q.To.Addr()
 	if ip.IsLoopback() {

@@ -103,7 +103,7 @@ func (e *explanation) nodePorts() (list []string) {
 func (e *explanation) whyNoLoopback() string {
 	switch {
 	case e.family == k8s.IPv6:
-		return " of IPv6"
+		return " of IPv6, but for TCP from the node itself, where --nodeport-addresses names ::1"
 	case !e.LocalhostNodePorts:
 		return " (--iptables-localhost-nodeports is off)"
 	case e.Source != k8s.ThisNode:

@@ -42,6 +42,11 @@ func (r *Result) ExplainReply(q Question, node *k8s.Node) {
 		return
 	}
 
+	if r.Userspace {
+		step("the endpoint answers to nkp's own connection, and nkp copies the answer to the client's")
+		return
+	}
+
 	from := "the endpoint"
 	if len(r.Endpoints) == 1 {
 		from = r.Endpoints[0]

@@ -69,6 +69,10 @@ type Result struct {
 	Chosen func(client uint16) netip.AddrPort `json:"-"`
 	// Relayed is set if the packet goes to another node to be translated there.
 	Relayed bool `json:"-"`
+	// Userspace is set if no rule or flow is concerned, but nkp's own listener at [::1], and Unheard is why
+	// there is none although there should be.
+	Userspace bool   `json:"-"`
+	Unheard   string `json:"-"`
 }
 
 // Packet is a Question in its JSON form.

@@ -15,6 +15,9 @@ var (
 
 const ipFamily = "ip_family"
 
+// atLoopback6 is where NodePorts are served at [::1].
+const atLoopback6 = "`--nodeport-addresses` names ::1, and nkp serves the node's own traffic"
+
 // Metrics that kube-proxy has too, under its names. A sync is one transaction of the data plane: in Open
 // vSwitch an atomic bundle, which counts for each family that it touches; in iptables everything that one
 // batch of changes led to; in HNS one reconciliation.
@@ -75,6 +78,14 @@ var (
 		in(OVS, IPTables).
 		only("iptables works: alone, or beside the bridge; `--conntrack-tcp-be-liberal` is not set").
 		collected()
+	LocalhostListeners = define(Gauge, "kubeproxy_nftables_localhost_nodeport_listeners",
+		"Number of active localhost NodePort userspace proxy listeners: at [::1], with iptables, too",
+		ipFamily).
+		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+	LocalhostFailures = define(Counter, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+		"Number of localhost NodePort userspace proxy listener creation failures: another process has the "+
+			"port, as a rule", ipFamily).
+		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
 	nftablesFailures = define(Counter, "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
 		"Cumulative proxy nftables sync failures: transactions that were refused or failed", ipFamily).
 		in(NFTables).from("IPv4", "IPv6")

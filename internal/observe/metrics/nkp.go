@@ -61,6 +61,20 @@ var (
 	Unbound = define(Gauge, "nkp_health_check_node_ports_failed",
 		"Health check node ports that cannot be listened on.").collected()
 
+	LocalhostUnserved = define(Gauge, "nkp_localhost_nodeport_unserved",
+		"TCP NodePorts with endpoints that nkp does not listen for at [::1], because another process has the "+
+			"port or there are too many.").in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+	LocalhostOpen = define(Gauge, "nkp_localhost_nodeport_connections",
+		"Connections to NodePorts at [::1] that nkp forwards.").
+		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+	LocalhostBuffers = define(Gauge, "nkp_localhost_nodeport_buffer_bytes",
+		"Bytes of buffers of these connections.").
+		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+	LocalhostConnections = define(Counter, "nkp_localhost_nodeport_connections_total",
+		"Connections to NodePorts at [::1]: connected to an endpoint, or reset because the endpoint did not "+
+			"accept (unanswered) or too many were open, of the Service port (limit_service_port) or in all "+
+			"(limit_node).", "result").in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+
 	ChannelUp = define(Gauge, "nkp_channel_up",
 		"Whether the OpenFlow channel to the switch is up (1) or not (0).").in(OVS).collected()
 	FailOpen = define(Gauge, "nkp_fail_open",

@@ -8,8 +8,6 @@ import (
 	"github.com/nkp-proxy/nkp/test/golden"
 )
 
-const localhostProxy = "behind a gate that is off by default; nkp has no userspace proxy for NodePorts at loopback addresses"
-
 // docs/metrics.md says what is served.
 func TestTable(t *testing.T) {
 	golden.Check(t, "../../../docs/metrics.md", table())
@@ -19,9 +17,7 @@ func TestTable(t *testing.T) {
 var notServed = []struct{ name, why string }{
 	{"kubeproxy_sync_proxy_rules_iptables_total", "nkp writes what changed and does not keep count of all rules: `nkp_service_ports` says how much there is"},
 	{"kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", "nkp cleanup says so"},
-	{"kubeproxy_nftables_localhost_nodeport_listeners", localhostProxy},
-	{"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", localhostProxy},
-	{"kubeproxy_nftables_localhost_nodeport_rejected_packets_total", localhostProxy},
+	{"kubeproxy_nftables_localhost_nodeport_rejected_packets_total", "nkp has no rule that rejects packets to NodePorts at loopback addresses: at 127.0.0.1 it serves them, and at [::1] the kernel refuses what no process listens for"},
 	{"rest_client_exec_plugin_*", "nkp's one client of the API server is described by the three `rest_client_…` above"},
 	{"rest_client_request_size_bytes", "as above"},
 	{"rest_client_response_size_bytes", "as above"},

@@ -1,0 +1,122 @@
+package localhost
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// dialTimeout is how long an endpoint may take to accept a connection, as in kube-proxy.
+	dialTimeout = 5 * time.Second
+	// bufferSize is what is copied at a time in each direction.
+	bufferSize = 16 << 10
+)
+
+// connection is a client's connection and the one to its endpoint.
+type connection struct {
+	client   *net.TCPConn
+	endpoint netip.AddrPort
+	cancel   context.CancelFunc // ends it, if need be before the endpoint has accepted it
+}
+
+// serve forwards a client's connection on a goroutine of its own, or resets it if there are too many.
+func (p *Proxy) serve(ctx context.Context, q *port, client *net.TCPConn) {
+	ctx, cancel := context.WithCancel(ctx)
+	c := &connection{client: client, cancel: cancel}
+	if !p.admit(q, c) {
+		cancel()
+		reset(client)
+		return
+	}
+	p.serving.Go(func() {
+		defer p.release(q, c)
+		defer cancel()
+		p.forward(ctx, c)
+	})
+}
+
+// admit chooses the connection's endpoint unless a limit is reached, or the port is closed.
+func (p *Proxy) admit(q *port, c *connection) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case q.gone:
+	case len(q.conns) >= p.opts.Limits.PerPort:
+		p.figures.OverPort++
+	case p.figures.Open >= p.opts.Limits.Connections:
+		p.figures.Over++
+	default:
+		c.endpoint = q.choose()
+		q.conns[c] = struct{}{}
+		p.figures.Open++
+		return true
+	}
+	return false
+}
+
+// release forgets a connection that has ended.
+func (p *Proxy) release(q *port, c *connection) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(q.conns, c)
+	p.figures.Open--
+}
+
+// forward connects to the endpoint and copies in both directions until both ends have closed, one has reset
+// the connection, or the context ends.
+func (p *Proxy) forward(ctx context.Context, c *connection) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	server, err := dialer.DialContext(ctx, "tcp", c.endpoint.String())
+	p.mu.Lock()
+	if err == nil {
+		p.figures.Connected++
+	} else if ctx.Err() == nil {
+		p.figures.Unanswered++
+	}
+	p.mu.Unlock()
+	if err != nil {
+		reset(c.client)
+		return
+	}
+
+	ends := [2]*net.TCPConn{c.client, server.(*net.TCPConn)}
+	abort := func() {
+		reset(ends[0])
+		reset(ends[1])
+	}
+	defer context.AfterFunc(ctx, abort)()
+
+	var both sync.WaitGroup
+	for i, from := range ends {
+		both.Go(func() {
+			if copyHalf(ends[1-i], from) != nil {
+				abort()
+			}
+		})
+	}
+	both.Wait()
+	for _, end := range ends {
+		_ = end.Close()
+	}
+}
+
+// copyHalf copies one direction of a connection until its sender closes it, and then closes it at the other
+// end. It hides the types of the connections from io.Copy, which would move the bytes through a pipe in the
+// kernel of up to 1 MiB.
+func copyHalf(to, from *net.TCPConn) error {
+	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferSize))
+	if err != nil {
+		return err
+	}
+	return to.CloseWrite()
+}
+
+// reset closes a connection so that its other end does not take it for complete.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}

@@ -1,0 +1,272 @@
+package localhost
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/k8s"
+)
+
+// Limits bound what processes of the node can make a Proxy hold. A connection takes two descriptors and at
+// most two buffers.
+type Limits struct {
+	Listeners   int `json:"listeners"`
+	Connections int `json:"connections"`         // at a time
+	PerPort     int `json:"connectionsEachPort"` // of one Service port
+}
+
+// DefaultLimits hold for all NodePorts of the default range, and for 32 MiB in buffers.
+var DefaultLimits = Limits{Listeners: 4096, Connections: 1024, PerPort: 256}
+
+// Options are the settings of a Proxy.
+type Options struct {
+	Limits Limits // the zero Limits: DefaultLimits
+	// OnFailure, if not nil, is called when a NodePort cannot be listened on that could before. It is called
+	// on the goroutine of Run.
+	OnFailure func(name k8s.PortName, text string)
+	Log       *slog.Logger
+
+	retry time.Duration // retryFirst but in tests
+}
+
+// Proxy listens at [::1] for each TCP NodePort with a frontend there and an endpoint. Make it with New and
+// start Run once; the other methods may be called before, after and meanwhile, from any goroutine.
+type Proxy struct {
+	opts    Options
+	news    dataplane.Signal // has a token while a port is to be opened
+	serving sync.WaitGroup   // one for each goroutine of listeners and connections
+
+	mu      sync.Mutex // protects all below; never held while listening, connecting or copying
+	ports   map[k8s.PortName]*port
+	figures Figures // but what Figures counts itself
+}
+
+// Figures are the Proxy's counts. Those of connections are by outcome.
+type Figures struct {
+	Limits
+	Listening int `json:"listening"`
+	// Unserved are the NodePorts that should be listened on and are not.
+	Unserved int `json:"unserved"`
+	// Open are the connections, and Buffers the bytes that their buffers hold at most.
+	Open    int `json:"open"`
+	Buffers int `json:"bufferBytes"`
+	// Failures counts attempts to listen that failed.
+	Failures uint64 `json:"failures"`
+	// Connected, Unanswered, OverPort and Over count connections: to an endpoint, to one that did not accept
+	// them, and reset because of Limits.PerPort or Limits.Connections.
+	Connected  uint64 `json:"connected"`
+	Unanswered uint64 `json:"unanswered"`
+	OverPort   uint64 `json:"overPort"`
+	Over       uint64 `json:"over"`
+}
+
+// port is a NodePort of one Service port. Proxy.mu protects what changes.
+type port struct {
+	name      k8s.PortName
+	number    uint16
+	endpoints []k8s.Endpoint // not empty
+	gone      bool           // it is no longer wanted: close was called
+
+	listener net.Listener // nil: nkp does not listen
+	conns    map[*connection]struct{}
+	failed   failure
+
+	affinity time.Duration
+	pinned   netip.AddrPort // with affinity: the endpoint of the last connection, which began at pinnedAt
+	pinnedAt time.Time
+}
+
+// New returns a Proxy that listens nowhere yet.
+func New(o Options) *Proxy {
+	if o.Limits == (Limits{}) {
+		o.Limits = DefaultLimits
+	}
+	if o.retry == 0 {
+		o.retry = retryFirst
+	}
+	return &Proxy{
+		opts: o, news: dataplane.NewSignal(), ports: map[k8s.PortName]*port{}, figures: Figures{Limits: o.Limits},
+	}
+}
+
+// Update takes the model's changes. New endpoints are in force when it returns, and listeners that are no
+// longer wanted are closed, with their connections; Run opens new ones soon after. It does not block.
+func (p *Proxy) Update(m *k8s.Model, changes k8s.Changes) {
+	router := k8s.Router{Detector: m.Detector, NodeIPs: m.Node.IPs, Loopback: true}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for name, sp := range changes.Ports {
+		if name.Family != k8s.IPv6 || name.Protocol != v1.ProtocolTCP {
+			continue
+		}
+		number, endpoints := wanted(&router, sp)
+		now := p.ports[name]
+		if now != nil && (now.number != number || len(endpoints) == 0) {
+			now.close()
+			delete(p.ports, name)
+			now = nil
+			p.news.Notify() // the limit of listeners may leave room now
+		}
+		if len(endpoints) == 0 {
+			continue
+		}
+
+		if now == nil {
+			now = &port{name: name, number: number, conns: map[*connection]struct{}{}}
+			p.ports[name] = now
+			p.news.Notify()
+		}
+		now.endpoints, now.affinity = endpoints, time.Duration(sp.AffinitySeconds)*time.Second
+		if sp.Removed != nil && !sp.Removed.Unknown {
+			now.resetRemoved(sp.Serving)
+		}
+	}
+}
+
+// wanted returns the number of a Service port's NodePort at [::1] and the endpoints for this node's own
+// connections; none: nkp must not listen there.
+func wanted(router *k8s.Router, sp *k8s.ServicePort) (number uint16, endpoints []k8s.Endpoint) {
+	if sp == nil {
+		return 0, nil
+	}
+	for i := range sp.Frontends {
+		f := &sp.Frontends[i]
+		if f.Type == k8s.NodePort && f.Address == k8s.Loopback6 && router.Serves(f) {
+			return f.Port, sp.Endpoints(router.Routes(sp, f)[k8s.ThisNode].Set)
+		}
+	}
+	return 0, nil
+}
+
+// close closes the listener and resets the connections, as kube-proxy does. Proxy.mu must be held.
+func (q *port) close() {
+	q.gone = true
+	if q.listener != nil {
+		_ = q.listener.Close()
+		q.listener = nil
+	}
+	for c := range q.conns {
+		c.cancel()
+	}
+}
+
+// resetRemoved resets the connections whose endpoint is none of those with which they may stay. Proxy.mu must
+// be held.
+func (q *port) resetRemoved(stay []netip.AddrPort) {
+	for c := range q.conns {
+		if !slices.Contains(stay, c.endpoint) {
+			c.cancel()
+		}
+	}
+}
+
+// choose returns the endpoint of a new connection. All clients are this node, so that session affinity has
+// one endpoint for all of them. Proxy.mu must be held.
+func (q *port) choose() netip.AddrPort {
+	now, all := time.Now(), 0
+	for _, e := range q.endpoints {
+		if e.Addr == q.pinned && now.Sub(q.pinnedAt) < q.affinity {
+			q.pinnedAt = now
+			return q.pinned
+		}
+		all += e.Weight()
+	}
+
+	at, chosen := rand.IntN(all), 0
+	for ; at >= q.endpoints[chosen].Weight(); chosen++ {
+		at -= q.endpoints[chosen].Weight()
+	}
+	q.pinned, q.pinnedAt = q.endpoints[chosen].Addr, now
+	return q.pinned
+}
+
+// Figures returns the Proxy's counts.
+func (p *Proxy) Figures() Figures {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.figures
+	for _, q := range p.ports {
+		if q.listener != nil {
+			f.Listening++
+		} else {
+			f.Unserved++
+		}
+	}
+	f.Buffers = 2 * bufferSize * f.Open
+	return f
+}
+
+// Problems returns why Service ports cannot be listened for, by their names. A nil Proxy has none.
+func (p *Proxy) Problems() map[k8s.PortName]string {
+	all := map[k8s.PortName]string{}
+	if p == nil {
+		return all
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, q := range p.ports {
+		if q.failed.err != nil {
+			all[n] = q.text()
+		}
+	}
+	return all
+}
+
+// NotListening returns why nkp does not listen for a Service port; "": it does.
+func (p *Proxy) NotListening(n k8s.PortName) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch q := p.ports[n]; {
+	case q == nil:
+		return "no endpoint is in force"
+	case q.listener != nil:
+		return ""
+	default:
+		return cmp.Or(q.text(), "nkp is about to listen")
+	}
+}
+
+// text says why the port is not listened on; "": nkp has not tried yet. Proxy.mu must be held.
+func (q *port) text() string {
+	if q.failed.err == nil {
+		return ""
+	}
+	return fmt.Sprintf("NodePort %d is not served at [::1]: %v", q.number, q.failed.err)
+}
+
+// Run listens until the context ends. Then it closes all listeners, resets the connections, and returns nil.
+func (p *Proxy) Run(ctx context.Context) error {
+	defer p.serving.Wait()
+	defer p.closeAll()
+	for {
+		again := p.open(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.news:
+		case <-again:
+		}
+	}
+}
+
+// closeAll closes every port.
+func (p *Proxy) closeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.ports {
+		q.close()
+	}
+	clear(p.ports)
+}
