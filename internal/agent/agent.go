@@ -88,7 +88,7 @@ type Agent struct {
 	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
 	ports         *ports.Watcher
 	localhost     *localhost.Proxy // of NodePorts at [::1]; nil: none is served there
-	sysctls       []string // warnings
+	sysctls       []string         // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []mode.Mode
 

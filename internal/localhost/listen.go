@@ -81,7 +81,8 @@ func (p *Proxy) open(ctx context.Context) <-chan time.Time {
 	return p.next()
 }
 
-// full records that a port is beyond Limits.Listeners, and returns that if it is new.
+// full records that a port is beyond Limits.Listeners, and returns that if it is new. The port is tried again
+// when another one goes.
 func (p *Proxy) full(q *port) (problem string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +90,6 @@ func (p *Proxy) full(q *port) (problem string) {
 		q.failed.err = fmt.Errorf("nkp listens for %d NodePorts at most", p.opts.Limits.Listeners)
 		problem = q.text()
 	}
-	q.failed.due = time.Now().Add(p.opts.retry)
 	return problem
 }
 
