@@ -46,13 +46,13 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce
 		return &s, nil
 	}
 
-	for s.Why = active.behind(ctx, asked); s.Why != ""; {
+	for s.Why = a.behind(ctx, &active, asked); s.Why != ""; {
 		select {
 		case <-ctx.Done():
 			return &s, nil
 		case <-time.After(inForcePause):
 		}
-		if why := active.behind(ctx, asked); ctx.Err() == nil {
+		if why := a.behind(ctx, &active, asked); ctx.Err() == nil {
 			s.Why = why
 		}
 	}
@@ -63,6 +63,14 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce
 		s.Why, err = active.refusal(ctx, name)
 	}
 	return &s, err
+}
+
+// behind is planes.behind, and counts the listeners at [::1] as well.
+func (a *Agent) behind(ctx context.Context, p *planes, by time.Time) string {
+	if a.localhost.Opening() {
+		return "nkp is about to listen for NodePorts at [::1]"
+	}
+	return p.behind(ctx, by)
 }
 
 // behind returns why changes that were handed over by a time may not be in force; "": they are.

@@ -107,7 +107,7 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 		}
 	}
 
-	if len(notes) > 0 || active.behind(soon, time.Now()) != "" {
+	if len(notes) > 0 || a.behind(soon, &active, time.Now()) != "" {
 		for i := range list.Services {
 			list.Services[i].InForce = nil
 		}

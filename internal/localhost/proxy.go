@@ -50,6 +50,7 @@ type Proxy struct {
 	mu      sync.Mutex // protects all below; never held while listening, connecting or copying
 	ports   map[k8s.PortName]*port
 	figures Figures // but what Figures counts itself
+	ended   bool    // Run has ended
 }
 
 // Figures are the Proxy's counts. Those of connections are by outcome.
@@ -106,6 +107,9 @@ func (p *Proxy) Update(m *k8s.Model, changes k8s.Changes) {
 	router := k8s.Router{Detector: m.Detector, NodeIPs: m.Node.IPs, Loopback: true}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.ended {
+		return
+	}
 
 	for name, sp := range changes.Ports {
 		if name.Family != k8s.IPv6 || name.Protocol != v1.ProtocolTCP {
@@ -238,6 +242,21 @@ func (p *Proxy) NotListening(n k8s.PortName) string {
 	}
 }
 
+// Opening reports whether there are ports that Run has not tried to listen on yet. A nil Proxy has none.
+func (p *Proxy) Opening() bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.ports {
+		if q.listener == nil && q.failed.err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // text says why the port is not listened on; "": nkp has not tried yet. Proxy.mu must be held.
 func (q *port) text() string {
 	if q.failed.err == nil {
@@ -269,4 +288,5 @@ func (p *Proxy) closeAll() {
 		q.close()
 	}
 	clear(p.ports)
+	p.ended = true
 }
