@@ -86,7 +86,7 @@ func (s *Settings) probe(
 			"not probed: nothing of nkp's handles this packet, so that a probe would not test it")
 	case r.Userspace:
 		return errors.New(
-			"not probed: nkp itself accepts connections there, so that a probe would test nothing of the node's; " +
+			"not probed: nkp itself accepts connections there, so that a probe would test no rule; " +
 				"connect to it, and see nkp_localhost_nodeport_connections_total")
 	case q.Protocol == "SCTP":
 		return errors.New("not probed: nkp sends no SCTP; probe a TCP or UDP port of the Service")

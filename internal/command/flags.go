@@ -299,8 +299,8 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 			"traffic, else iptables; on Windows windows)")
 	f.StringVar(&s.nodePorts, "nodeport-addresses", "",
 		"node addresses that serve NodePorts, comma-separated: ranges, \"primary\" (the addresses in the "+
-			"Node object), \"localhost\" and \"all\" (default: all). A range with ::1, such as \"localhost\", "+
-			"has nkp forward TCP there itself")
+			"Node object), \"localhost\" and \"all\" (default: all). A range with ::1, such as "+
+			"\"localhost\", has nkp forward TCP there itself")
 	f.StringVar((*string)(&s.HostTraffic), "host-traffic", string(bridge.HostAuto),
 		"who serves the node's own processes and what arrives outside the bridge: ovs, iptables, nftables, "+
 			"off, or auto (ovs where the node's address is on the bridge, and nftables for the rest; "+

@@ -76,7 +76,8 @@ func (t *statusText) status(s *api.Status) {
 		t.hns(s.HNS)
 	}
 	if l := s.Localhost; l != nil {
-		t.line("localhost", "listens for %s at [::1], %d not served there; %s (at most %d, %d of a Service port)",
+		t.line("localhost",
+			"listens for %s at [::1], %d not served there; %s (at most %d, %d of a Service port)",
 			count(l.Listening, "TCP NodePort"), l.Unserved,
 			count(l.Open, "connection"), l.Connections, l.PerPort)
 	}

@@ -327,7 +327,8 @@ func (s *settings) traceHere(
 		r.Live = live.Nothing()
 		return r, nil
 	case r.Userspace:
-		return nil, errors.New("--live: only the running nkp knows whether it listens at [::1]: none answers here")
+		return nil, errors.New(
+			"--live: only the running nkp knows whether it listens at [::1], and none answers here")
 	case c.Mode == mode.Windows:
 		return nil, agent.ErrNoLive
 	case c.Mode == mode.IPTables || c.Mode == mode.NFTables:

@@ -97,7 +97,8 @@ func New(o Options) *Proxy {
 		o.retry = retryFirst
 	}
 	return &Proxy{
-		opts: o, news: dataplane.NewSignal(), ports: map[k8s.PortName]*port{}, figures: Figures{Limits: o.Limits},
+		opts: o, news: dataplane.NewSignal(),
+		ports: map[k8s.PortName]*port{}, figures: Figures{Limits: o.Limits},
 	}
 }
 

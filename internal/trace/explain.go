@@ -89,8 +89,8 @@ func Explain(c Cluster, q Question) *Result {
 // listening reports whether nkp accepts connections to a NodePort at [::1], and adds a step about that.
 func (e *explanation) listening(port *k8s.ServicePort) bool {
 	if e.Route.Empty != "" {
-		e.step("left alone: without an endpoint nkp does not listen there, and the kernel refuses the connection "+
-			"unless another process listens: %s",
+		e.step("left alone: without an endpoint nkp does not listen there, and the kernel refuses the "+
+			"connection unless another process listens: %s",
 			WhyEmpty(e.Tracker, port.Name, e.Tracker.EndpointStates(port.Name)))
 		return false
 	}

@@ -32,7 +32,7 @@ func (e *explanation) find() (port *k8s.ServicePort, f *k8s.Frontend) {
 	return port, f
 }
 
-// toNode reports whether NodePorts are served at the destination by the kernel: it is an address of this node.
+// toNode reports whether the kernel serves NodePorts at the destination: it is an address of this node.
 // Loopback addresses serve the node's own processes only, in IPv4, if --iptables-localhost-nodeports is set.
 func (e *explanation) toNode() bool {
 	ip := e.q.To.Addr()

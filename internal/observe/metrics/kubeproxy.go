@@ -82,7 +82,8 @@ var (
 		"Number of active localhost NodePort userspace proxy listeners: at [::1], with iptables, too",
 		ipFamily).
 		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
-	LocalhostFailures = define(Counter, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+	LocalhostFailures = define(Counter,
+		"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
 		"Number of localhost NodePort userspace proxy listener creation failures: another process has the "+
 			"port, as a rule", ipFamily).
 		in(OVS, IPTables, NFTables).only(atLoopback6).collected()

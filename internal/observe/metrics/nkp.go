@@ -62,8 +62,8 @@ var (
 		"Health check node ports that cannot be listened on.").collected()
 
 	LocalhostUnserved = define(Gauge, "nkp_localhost_nodeport_unserved",
-		"TCP NodePorts with endpoints that nkp does not listen for at [::1], because another process has the "+
-			"port or there are too many.").in(OVS, IPTables, NFTables).only(atLoopback6).collected()
+		"TCP NodePorts with endpoints that nkp does not listen for at [::1], because another process has "+
+			"the port or there are too many.").in(OVS, IPTables, NFTables).only(atLoopback6).collected()
 	LocalhostOpen = define(Gauge, "nkp_localhost_nodeport_connections",
 		"Connections to NodePorts at [::1] that nkp forwards.").
 		in(OVS, IPTables, NFTables).only(atLoopback6).collected()
