@@ -57,8 +57,9 @@ type Proxy struct {
 type Figures struct {
 	Limits
 	Listening int `json:"listening"`
-	// Unserved are the NodePorts that should be listened on and are not.
+	// Unserved are the NodePorts that cannot be listened on, and Opening those not yet tried.
 	Unserved int `json:"unserved"`
+	Opening  int `json:"opening"`
 	// Open are the connections, and Buffers the bytes that their buffers hold at most.
 	Open    int `json:"open"`
 	Buffers int `json:"bufferBytes"`
@@ -203,10 +204,13 @@ func (p *Proxy) Figures() Figures {
 	defer p.mu.Unlock()
 	f := p.figures
 	for _, q := range p.ports {
-		if q.listener != nil {
+		switch {
+		case q.listener != nil:
 			f.Listening++
-		} else {
+		case q.failed.err != nil:
 			f.Unserved++
+		default:
+			f.Opening++
 		}
 	}
 	f.Buffers = 2 * bufferSize * f.Open
@@ -235,7 +239,7 @@ func (p *Proxy) NotListening(n k8s.PortName) string {
 	defer p.mu.Unlock()
 	switch q := p.ports[n]; {
 	case q == nil:
-		return "no endpoint is in force"
+		return "nkp does not listen for the Service"
 	case q.listener != nil:
 		return ""
 	default:
@@ -244,19 +248,7 @@ func (p *Proxy) NotListening(n k8s.PortName) string {
 }
 
 // Opening reports whether there are ports that Run has not tried to listen on yet. A nil Proxy has none.
-func (p *Proxy) Opening() bool {
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.ports {
-		if q.listener == nil && q.failed.err == nil {
-			return true
-		}
-	}
-	return false
-}
+func (p *Proxy) Opening() bool { return p != nil && p.Figures().Opening > 0 }
 
 // text says why the port is not listened on; "": nkp has not tried yet. Proxy.mu must be held.
 func (q *port) text() string {

@@ -153,8 +153,8 @@ func TestWanted(t *testing.T) {
 		change(sp)
 		b.apply(sp.Name, sp)
 	}
-	if f := b.Figures(); f.Listening+f.Unserved != 0 {
-		t.Errorf("%d NodePorts are wanted, want none", f.Listening+f.Unserved)
+	if f := b.Figures(); f.Listening+f.Unserved+f.Opening != 0 {
+		t.Errorf("%d NodePorts are wanted, want none", f.Listening+f.Unserved+f.Opening)
 	}
 	at := b.set("local", server)
 	b.change("local", func(sp *k8s.ServicePort) { sp.Frontends[0].Policy = k8s.Local })

@@ -31,6 +31,9 @@ func Manifests(ctx context.Context, socket, file string) error {
 	if s.Status != nil && !s.InStep && len(s.Refused) == 0 {
 		return fmt.Errorf("the switch is not in step")
 	}
+	if s.Localhost != nil && s.Localhost.Opening > 0 {
+		return fmt.Errorf("%d NodePorts are about to be listened on at [::1]", s.Localhost.Opening)
+	}
 	for _, plane := range []*fallback.Status{s.IPTables, s.NFTables} {
 		if plane == nil {
 			continue
