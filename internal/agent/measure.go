@@ -314,10 +314,9 @@ func collectLocalhost(f localhost.Figures, emit metrics.Emit) {
 	emit(metrics.LocalhostUnserved, float64(f.Unserved))
 	emit(metrics.LocalhostOpen, float64(f.Open))
 	emit(metrics.LocalhostBuffers, float64(f.Buffers))
-	emit(metrics.LocalhostConnections, float64(f.Connected), "connected")
-	emit(metrics.LocalhostConnections, float64(f.Unanswered), "unanswered")
-	emit(metrics.LocalhostConnections, float64(f.OverPort), "limit_service_port")
-	emit(metrics.LocalhostConnections, float64(f.Over), "limit_node")
+	for result, n := range f.Results {
+		emit(metrics.LocalhostConnections, float64(n), result)
+	}
 }
 
 func emitDrops(dropped map[k8s.DropReason]uint64, emit metrics.Emit) {

@@ -151,9 +151,7 @@ func (a *Agent) traceCluster() trace.Cluster {
 		Tracker: a.tracker, Model: a.model, MasqueradeAll: a.set.MasqueradeAll,
 		LocalhostNodePorts: a.set.Fallback.LocalhostNodePorts && a.fallback != nil,
 		Permissive:         a.mode == mode.Windows,
-	}
-	if a.localhost != nil {
-		c.NotListening = a.localhost.NotListening
+		Unheard:            a.localhost.Problems(),
 	}
 	if a.bridge == nil {
 		return c

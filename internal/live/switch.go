@@ -54,7 +54,6 @@ func Userspace(r *trace.Result) *trace.Live {
 	case r.Unheard != "":
 		l.Differ("%s", r.Unheard)
 	case r.Verdict == trace.Deliver:
-		l.Step("nkp listens there")
 		l.Unknown = append(l.Unknown, "whether an endpoint accepts nkp's own connection: connect to see")
 	}
 	return l

@@ -18,7 +18,6 @@ const (
 
 // connection is a client's connection and the one to its endpoint.
 type connection struct {
-	client   *net.TCPConn
 	endpoint netip.AddrPort
 	cancel   context.CancelFunc // ends it, if need be before the endpoint has accepted it
 }
@@ -26,16 +25,16 @@ type connection struct {
 // serve forwards a client's connection on a goroutine of its own, or resets it if there are too many.
 func (p *Proxy) serve(ctx context.Context, q *port, client *net.TCPConn) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &connection{client: client, cancel: cancel}
+	c := &connection{cancel: cancel}
 	if !p.admit(q, c) {
 		cancel()
 		reset(client)
 		return
 	}
 	p.serving.Go(func() {
-		defer p.release(q, c)
 		defer cancel()
-		p.forward(ctx, c)
+		defer p.release(q, c)
+		p.forward(ctx, client, c.endpoint)
 	})
 }
 
@@ -46,9 +45,9 @@ func (p *Proxy) admit(q *port, c *connection) bool {
 	switch {
 	case q.gone:
 	case len(q.conns) >= p.opts.Limits.PerPort:
-		p.figures.OverPort++
+		p.figures.Results[tooManyOfPort]++
 	case p.figures.Open >= p.opts.Limits.Connections:
-		p.figures.Over++
+		p.figures.Results[tooMany]++
 	default:
 		c.endpoint = q.choose()
 		q.conns[c] = struct{}{}
@@ -68,22 +67,17 @@ func (p *Proxy) release(q *port, c *connection) {
 
 // forward connects to the endpoint and copies in both directions until both ends have closed, one has reset
 // the connection, or the context ends.
-func (p *Proxy) forward(ctx context.Context, c *connection) {
+func (p *Proxy) forward(ctx context.Context, client *net.TCPConn, endpoint netip.AddrPort) {
 	dialer := net.Dialer{Timeout: dialTimeout}
-	server, err := dialer.DialContext(ctx, "tcp", c.endpoint.String())
-	p.mu.Lock()
-	if err == nil {
-		p.figures.Connected++
-	} else if ctx.Err() == nil {
-		p.figures.Unanswered++
-	}
-	p.mu.Unlock()
+	server, err := dialer.DialContext(ctx, "tcp", endpoint.String())
 	if err != nil {
-		reset(c.client)
+		p.count(unanswered)
+		reset(client)
 		return
 	}
+	p.count(connected)
 
-	ends := [2]*net.TCPConn{c.client, server.(*net.TCPConn)}
+	ends := [2]*net.TCPConn{client, server.(*net.TCPConn)}
 	abort := func() {
 		reset(ends[0])
 		reset(ends[1])
@@ -102,6 +96,12 @@ func (p *Proxy) forward(ctx context.Context, c *connection) {
 	for _, end := range ends {
 		_ = end.Close()
 	}
+}
+
+func (p *Proxy) count(result string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.figures.Results[result]++
 }
 
 // copyHalf copies one direction of a connection until its sender closes it, and then closes it at the other

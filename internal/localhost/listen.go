@@ -24,16 +24,8 @@ const (
 // acceptPause follows an error of accept, which may pass: the process has no descriptor left.
 const acceptPause = 100 * time.Millisecond
 
-// maxLogged bounds how many ports that cannot be listened on are logged and reported at a time.
-const maxLogged = 20
-
-// failure is why a port is not listened on.
-type failure struct {
-	err   error         // nil: there was no attempt, or it is listened on
-	free  bool          // the last attempt found the port free
-	pause time.Duration // before the next attempt; 0: none has failed
-	due   time.Time     // of the next attempt
-}
+// errFull is why a port beyond Limits.Listeners is not listened on.
+var errFull = fmt.Errorf("nkp listens for at most %d NodePorts there", DefaultLimits.Listeners)
 
 // due returns the ports to try now, sorted by name, and how many of them may get a listener.
 func (p *Proxy) due(now time.Time) (list []*port, room int) {
@@ -43,7 +35,7 @@ func (p *Proxy) due(now time.Time) (list []*port, room int) {
 	for _, q := range p.ports {
 		if q.listener != nil {
 			room--
-		} else if !q.failed.due.After(now) {
+		} else if !q.due.After(now) {
 			list = append(list, q)
 		}
 	}
@@ -51,96 +43,58 @@ func (p *Proxy) due(now time.Time) (list []*port, room int) {
 	return list, room
 }
 
-// open listens on the ports that are due. The channel fires when to try the others; nil: there are none.
-func (p *Proxy) open(ctx context.Context) <-chan time.Time {
+// open listens on the ports that are due.
+func (p *Proxy) open(ctx context.Context) {
 	list, room := p.due(time.Now())
-	logged := 0
 	for i, q := range list {
-		var problem string
+		var l net.Listener
+		err := errFull
 		if i < room { // one that fails takes room, too, for now
-			problem = p.listen(ctx, q)
-		} else {
-			problem = p.full(q)
+			var config net.ListenConfig
+			l, err = config.Listen(ctx, "tcp6", netip.AddrPortFrom(k8s.Loopback6, q.number).String())
 		}
 
-		if problem == "" {
-			continue
-		}
-		if logged++; logged <= maxLogged {
+		if problem := p.opened(ctx, q, l, err); problem != "" {
 			p.opts.Log.Warn(problem, "service", q.name)
 			if p.opts.OnFailure != nil {
 				p.opts.OnFailure(q.name, problem)
 			}
 		}
 	}
-
-	if logged > maxLogged {
-		p.opts.Log.Warn("more NodePorts are not served at [::1]: nkp status names them",
-			"more", logged-maxLogged)
-	}
-	return p.next()
 }
 
-// full records that a port is beyond Limits.Listeners, and returns that if it is new. The port is tried again
-// when another one goes.
-func (p *Proxy) full(q *port) (problem string) {
+// opened serves a port that is listened on, or records why it is not, and returns that if it is new. A port
+// that is beyond the limit is tried again whenever another one goes.
+func (p *Proxy) opened(ctx context.Context, q *port, l net.Listener, err error) (problem string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if q.failed.err == nil {
-		q.failed.err = fmt.Errorf("nkp listens for %d NodePorts at most", p.opts.Limits.Listeners)
-		problem = q.text()
-	}
-	return problem
-}
-
-// listen tries to listen on a port, and serves it. It returns why that failed, unless the attempt before has
-// failed, too.
-func (p *Proxy) listen(ctx context.Context, q *port) (problem string) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp6", netip.AddrPortFrom(k8s.Loopback6, q.number).String())
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f, again := &q.failed, q.failed.pause != 0
-	switch {
-	case q.gone || ctx.Err() != nil:
-		if err == nil {
+	if q.gone || ctx.Err() != nil {
+		if l != nil {
 			_ = l.Close()
 		}
+		return ""
+	}
+
+	before := q.err
+	switch {
+	case errors.Is(err, errFull):
+		q.err = err
 	case err != nil:
 		p.figures.Failures++
-		*f = failure{err: httpguard.Plain(err), pause: min(max(2*f.pause, p.opts.retry), retryLast)}
-		f.due = time.Now().Add(f.pause)
-		if !again {
-			problem = q.text()
-		}
-	case again && !f.free:
+		q.err, q.free = httpguard.Plain(err), false
+		q.pause = min(max(2*q.pause, retryFirst), retryLast)
+		q.due = time.Now().Add(q.pause)
+	case q.pause != 0 && !q.free:
 		_ = l.Close()
-		f.free, f.due = true, time.Now().Add(p.opts.retry)
+		q.free, q.due = true, time.Now().Add(retryFirst)
 	default:
-		if again {
-			p.opts.Log.Info("now listening for a NodePort at [::1]", "service", q.name, "port", q.number)
-		}
-		q.listener, *f = l, failure{}
+		q.listener, q.err, q.pause = l, nil, 0
 		p.serving.Go(func() { p.accept(ctx, q, l) })
 	}
-	return problem
-}
-
-// next returns when the first port that waits is due.
-func (p *Proxy) next() <-chan time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var first time.Time
-	for _, q := range p.ports {
-		if due := q.failed.due; !due.IsZero() && (first.IsZero() || due.Before(first)) {
-			first = due
-		}
+	if before == nil && q.err != nil {
+		return q.text()
 	}
-	if first.IsZero() {
-		return nil
-	}
-	return time.After(time.Until(first))
+	return ""
 }
 
 // accept serves a listener until it is closed.

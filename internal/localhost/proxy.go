@@ -1,10 +1,10 @@
 package localhost
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -32,12 +32,10 @@ var DefaultLimits = Limits{Listeners: 4096, Connections: 1024, PerPort: 256}
 // Options are the settings of a Proxy.
 type Options struct {
 	Limits Limits // the zero Limits: DefaultLimits
-	// OnFailure, if not nil, is called when a NodePort cannot be listened on that could before. It is called
-	// on the goroutine of Run.
+	// OnFailure, if not nil, is called when a NodePort cannot be listened on that could before, or is new. It
+	// is called on the goroutine of Run.
 	OnFailure func(name k8s.PortName, text string)
 	Log       *slog.Logger
-
-	retry time.Duration // retryFirst but in tests
 }
 
 // Proxy listens at [::1] for each TCP NodePort with a frontend there and an endpoint. Make it with New and
@@ -53,7 +51,7 @@ type Proxy struct {
 	ended   bool    // Run has ended
 }
 
-// Figures are the Proxy's counts. Those of connections are by outcome.
+// Figures are the Proxy's counts.
 type Figures struct {
 	Limits
 	Listening int `json:"listening"`
@@ -65,13 +63,17 @@ type Figures struct {
 	Buffers int `json:"bufferBytes"`
 	// Failures counts attempts to listen that failed.
 	Failures uint64 `json:"failures"`
-	// Connected, Unanswered, OverPort and Over count connections: to an endpoint, to one that did not accept
-	// them, and reset because of Limits.PerPort or Limits.Connections.
-	Connected  uint64 `json:"connected"`
-	Unanswered uint64 `json:"unanswered"`
-	OverPort   uint64 `json:"overPort"`
-	Over       uint64 `json:"over"`
+	// Results counts connections by what became of them.
+	Results map[string]uint64 `json:"results"`
 }
+
+// The Results.
+const (
+	connected     = "connected"  // to an endpoint
+	unanswered    = "unanswered" // no endpoint accepted it
+	tooManyOfPort = "limit_service_port"
+	tooMany       = "limit_node"
+)
 
 // port is a NodePort of one Service port. Proxy.mu protects what changes.
 type port struct {
@@ -82,7 +84,11 @@ type port struct {
 
 	listener net.Listener // nil: nkp does not listen
 	conns    map[*connection]struct{}
-	failed   failure
+
+	err   error         // why nkp cannot listen; nil: it has not tried, or listens
+	free  bool          // the last attempt found the port free that another process had
+	pause time.Duration // before the next attempt; 0: none has failed
+	due   time.Time     // of the next attempt
 
 	affinity time.Duration
 	pinned   netip.AddrPort // with affinity: the endpoint of the last connection, which began at pinnedAt
@@ -94,12 +100,12 @@ func New(o Options) *Proxy {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits
 	}
-	if o.retry == 0 {
-		o.retry = retryFirst
-	}
 	return &Proxy{
 		opts: o, news: dataplane.NewSignal(),
-		ports: map[k8s.PortName]*port{}, figures: Figures{Limits: o.Limits},
+		ports: map[k8s.PortName]*port{},
+		figures: Figures{Limits: o.Limits, Results: map[string]uint64{
+			connected: 0, unanswered: 0, tooManyOfPort: 0, tooMany: 0,
+		}},
 	}
 }
 
@@ -203,11 +209,12 @@ func (p *Proxy) Figures() Figures {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.figures
+	f.Results = maps.Clone(f.Results)
 	for _, q := range p.ports {
 		switch {
 		case q.listener != nil:
 			f.Listening++
-		case q.failed.err != nil:
+		case q.err != nil:
 			f.Unserved++
 		default:
 			f.Opening++
@@ -226,49 +233,34 @@ func (p *Proxy) Problems() map[k8s.PortName]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n, q := range p.ports {
-		if q.failed.err != nil {
+		if q.err != nil {
 			all[n] = q.text()
 		}
 	}
 	return all
 }
 
-// NotListening returns why nkp does not listen for a Service port; "": it does.
-func (p *Proxy) NotListening(n k8s.PortName) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch q := p.ports[n]; {
-	case q == nil:
-		return "nkp does not listen for the Service"
-	case q.listener != nil:
-		return ""
-	default:
-		return cmp.Or(q.text(), "nkp is about to listen")
-	}
-}
-
 // Opening reports whether there are ports that Run has not tried to listen on yet. A nil Proxy has none.
 func (p *Proxy) Opening() bool { return p != nil && p.Figures().Opening > 0 }
 
-// text says why the port is not listened on; "": nkp has not tried yet. Proxy.mu must be held.
+// text says why the port is not listened on. Proxy.mu must be held.
 func (q *port) text() string {
-	if q.failed.err == nil {
-		return ""
-	}
-	return fmt.Sprintf("NodePort %d is not served at [::1]: %v", q.number, q.failed.err)
+	return fmt.Sprintf("NodePort %d is not served at [::1]: %v", q.number, q.err)
 }
 
 // Run listens until the context ends. Then it closes all listeners, resets the connections, and returns nil.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.serving.Wait()
 	defer p.closeAll()
+	again := time.NewTicker(retryFirst)
+	defer again.Stop()
 	for {
-		again := p.open(ctx)
+		p.open(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.news:
-		case <-again:
+		case <-again.C:
 		}
 	}
 }

@@ -23,9 +23,8 @@ type Cluster struct {
 	// Permissive is set if the data plane can neither refuse nor drop packets: HNS, as with kube-proxy on
 	// Windows.
 	Permissive bool
-	// NotListening returns why the running nkp does not listen at [::1] for a Service port; "": it does. nil:
-	// none is asked.
-	NotListening func(k8s.PortName) string
+	// Unheard are the Service ports that nkp cannot listen for at [::1], and why.
+	Unheard map[k8s.PortName]string
 	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their
 	// traffic to addresses of the node itself; "": one does.
 	HostGap, OwnGap string
@@ -94,11 +93,8 @@ func (e *explanation) listening(port *k8s.ServicePort) bool {
 			WhyEmpty(e.Tracker, port.Name, e.Tracker.EndpointStates(port.Name)))
 		return false
 	}
-	if e.NotListening != nil {
-		e.Unheard = e.NotListening(port.Name)
-	}
-	if e.Unheard != "" {
-		e.step("left alone: %s", e.Unheard)
+	if e.Result.Unheard = e.Cluster.Unheard[port.Name]; e.Result.Unheard != "" {
+		e.step("left alone: %s", e.Result.Unheard)
 		return false
 	}
 	e.step("nkp itself accepts the connection, and copies it to one of its own to the endpoint")
