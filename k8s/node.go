@@ -157,18 +157,9 @@ var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // (there is no route_localnet for IPv6), so that a frontend there is for a proxy in user space alone.
 var Loopback6 = netip.IPv6Loopback()
 
-// NamesLoopback6 reports whether ranges of NodePort addresses name the IPv6 loopback address. As in
-// kube-proxy, ::/0 does not.
-func NamesLoopback6(ranges []netip.Prefix) bool {
-	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
-		return p.Bits() > 0 && p.Contains(Loopback6)
-	})
-}
-
 // atLoopback6 reports whether NodePorts of a Service port have a frontend at Loopback6.
 func (t *Tracker) atLoopback6(name PortName) bool {
-	return t.opts.UserspaceLoopback6 && name.Family == IPv6 && name.Protocol == v1.ProtocolTCP &&
-		NamesLoopback6(t.opts.NodePortAddresses)
+	return t.opts.UserspaceLoopback6 && name.Family == IPv6 && name.Protocol == v1.ProtocolTCP
 }
 
 // nodePortIPs returns the addresses of a node that NodePorts of a family are restricted to; restricted is

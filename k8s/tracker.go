@@ -24,8 +24,8 @@ type Options struct {
 	// NodePortPrimary restricts NodePorts to the first of the node's IPs of each family and to
 	// NodePortAddresses.
 	NodePortPrimary bool
-	// UserspaceLoopback6 reports whether a proxy in user space serves TCP NodePorts at Loopback6 where
-	// NodePortAddresses name it.
+	// UserspaceLoopback6 reports whether a proxy in user space serves TCP NodePorts at Loopback6, in addition
+	// to these.
 	UserspaceLoopback6 bool
 	// LocalAddresses are the addresses of the node's interfaces, in addition to those of the Node object.
 	LocalAddresses []netip.Addr

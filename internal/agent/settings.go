@@ -132,7 +132,8 @@ func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 }
 
 // UserspaceLoopback6 reports whether a mode serves TCP NodePorts at [::1] by a proxy in user space: where nkp
-// serves what the node sends to itself, and --nodeport-addresses names that address.
+// serves what the node sends to itself, and --nodeport-addresses names that address. As in kube-proxy, ::/0
+// does not.
 func (s *Settings) UserspaceLoopback6(by mode.Mode) bool {
 	switch {
 	case by == mode.Windows:
@@ -140,7 +141,9 @@ func (s *Settings) UserspaceLoopback6(by mode.Mode) bool {
 	case by == mode.OVS && (s.HostTraffic == bridge.HostOVS || s.HostTraffic == bridge.HostOff):
 		return false
 	}
-	return k8s.NamesLoopback6(s.NodePortAddresses)
+	return slices.ContainsFunc(s.NodePortAddresses, func(p netip.Prefix) bool {
+		return p.Bits() > 0 && p.Contains(k8s.Loopback6)
+	})
 }
 
 // cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables

@@ -145,7 +145,11 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 func (s *settings) planRules(ctx context.Context, output string, stdout, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	model, _, err := s.wantModel(ctx, mode.IPTables, false, stderr)
+	by := mode.IPTables
+	if output == "hcn" {
+		by = mode.Windows
+	}
+	model, _, err := s.wantModel(ctx, by, false, stderr)
 	if err != nil {
 		return err
 	}

@@ -252,7 +252,7 @@ func (q *port) text() string {
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.serving.Wait()
 	defer p.closeAll()
-	again := time.NewTicker(retryFirst)
+	again := time.NewTicker(retryFirst / 3)
 	defer again.Stop()
 	for {
 		p.open(ctx)

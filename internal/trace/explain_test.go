@@ -181,6 +181,7 @@ func TestExplain(t *testing.T) {
 func TestExplainSettings(t *testing.T) {
 	noDetector := func(o *k8s.Options, _ *Cluster) { o.DetectLocal = k8s.DetectLocal{} }
 	permissive := func(_ *k8s.Options, c *Cluster) { c.Permissive = true }
+	loopback6 := func(o *k8s.Options, _ *Cluster) { o.UserspaceLoopback6 = true }
 	for name, tc := range map[string]struct {
 		change     func(*k8s.Options, *Cluster)
 		from, to   string
@@ -193,6 +194,12 @@ func TestExplainSettings(t *testing.T) {
 			"deliver both:http ClusterIP " + all + " always", "--masquerade-all"},
 		"no localhost": {func(_ *k8s.Options, c *Cluster) { c.LocalhostNodePorts = false }, "127.0.0.1", "127.0.0.1:30001",
 			"untouched - -  never", "--iptables-localhost-nodeports is off"},
+		"loopback of IPv6":                 {loopback6, "::1", "[::1]:30001", "deliver both:http NodePort [fd00:a::11]:8080 always", "nkp itself accepts the connection"},
+		"loopback of IPv6, from elsewhere": {loopback6, "fd00:a::5", "[::1]:30001", "untouched - -  never", "not served at loopback addresses of IPv6, but for TCP from the node"},
+		"loopback of IPv6, taken": {func(o *k8s.Options, c *Cluster) {
+			loopback6(o, c)
+			c.Unheard = map[k8s.PortName]string{{ServiceName: k8s.ServiceName{Namespace: "default", Name: "both"}, Port: "http", Protocol: "TCP", Family: k8s.IPv6}: "it is taken"}
+		}, "::1", "[::1]:30001", "untouched both:http NodePort  never", "left alone: it is taken"},
 		"NodePort addresses, elsewhere": {func(o *k8s.Options, _ *Cluster) {
 			o.NodePortAddresses = []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}
 			o.LocalAddresses = []netip.Addr{netip.MustParseAddr("192.168.7.7")}

@@ -183,7 +183,7 @@ func (e *explanation) describeAddress() string {
 				return "the health check node port of Service " + name.String() + ", which nkp answers itself"
 			}
 		}
-		return "an address of this node; no Service has this NodePort"
+		return "an address of this node; no Service has this NodePort at it"
 	case place.IsNode:
 		return "an address of node " + place.Node + ", not of this node"
 	case slices.ContainsFunc(e.Model.Detector.CIDRs, hasAddress), place.Node != "":
