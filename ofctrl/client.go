@@ -45,12 +45,10 @@ type Client struct {
 
 // Status is the state of a Client's connection.
 type Status struct {
-	Target    Target
 	Connected bool      // OnConnect has returned without an error and the connection lives
 	Since     time.Time // when Connected last changed; zero if there was never a connection
 	Attempts  int       // failed ones since the last success
 	LastError error     // of the last attempt or connection; kept while connected
-	LastTime  time.Time // when LastError came
 	Heard     time.Time // when the switch last sent something after a handshake; zero: never
 }
 
@@ -66,7 +64,7 @@ func NewClient(t Target, o ClientOptions) *Client {
 		}
 	}
 	o.Options = o.Options.withDefaults()
-	return &Client{target: t, opts: o, status: Status{Target: t}}
+	return &Client{target: t, opts: o}
 }
 
 // Status returns the present state of the connection.
@@ -190,5 +188,5 @@ func (c *Client) ended(conn *Conn, err error) {
 	}
 	c.conn = nil
 	c.status.Connected = false
-	c.status.LastError, c.status.LastTime = err, now
+	c.status.LastError = err
 }

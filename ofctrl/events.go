@@ -2,21 +2,15 @@ package ofctrl
 
 import "sync/atomic"
 
-// events passes packets and reports from the reader to the callbacks. It never blocks the reader.
+// events passes packets from the reader to the callback. It never blocks the reader.
 type events struct {
-	onPacket  func(*PacketIn)
-	onForward func(Forward)
-	packets   chan *PacketIn
-	forwards  chan Forward
-	drops     atomic.Uint64 // packets that found the queue full
-	lost      atomic.Bool   // a report found the queue full
+	onPacket func(*PacketIn)
+	packets  chan *PacketIn
+	drops    atomic.Uint64 // packets that found the queue full
 }
 
 func newEvents(o Options) *events {
-	return &events{
-		onPacket: o.OnPacketIn, onForward: o.OnForward,
-		packets: make(chan *PacketIn, o.PacketInQueue), forwards: make(chan Forward, 64),
-	}
+	return &events{onPacket: o.OnPacketIn, packets: make(chan *PacketIn, o.PacketInQueue)}
 }
 
 func (e *events) packet(p *PacketIn) {
@@ -24,17 +18,6 @@ func (e *events) packet(p *PacketIn) {
 	case e.packets <- p:
 	default:
 		e.drops.Add(1)
-	}
-}
-
-func (e *events) forward(f Forward) {
-	if e.onForward == nil {
-		return
-	}
-	select {
-	case e.forwards <- f:
-	default:
-		e.lost.Store(true)
 	}
 }
 
@@ -46,11 +29,6 @@ func (e *events) run(done <-chan struct{}) {
 			return
 		case p := <-e.packets:
 			e.onPacket(p)
-		case f := <-e.forwards:
-			e.onForward(f)
-			if e.lost.Swap(false) {
-				e.onForward(Forward{Lost: true})
-			}
 		}
 	}
 }

@@ -60,8 +60,8 @@ func (c *Conn) dispatch(f frame) (err error) {
 		}
 		c.events.packet(p)
 	case typeRequestForward:
-		if fw, ok := decodeForward(f); ok {
-			c.events.forward(fw)
+		if c.opts.OnForward != nil {
+			c.opts.OnForward()
 		}
 	case typeHello, typeEchoReply:
 	default:

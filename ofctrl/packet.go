@@ -14,9 +14,7 @@ import (
 type PacketIn struct {
 	Cookie uint64 // of the flow
 	Table  uint8
-	Reason uint8  // enum ofp_packet_in_reason
 	InPort uint32 // where it came in
-	Reg    [flow.NumRegs]uint32
 	Data   []byte // the Ethernet frame, as far as it was sent
 }
 
@@ -25,7 +23,7 @@ func decodePacketIn(f frame) (*PacketIn, error) {
 	if len(b) < 16 {
 		return nil, short("packet-in")
 	}
-	p := &PacketIn{Reason: b[6], Table: b[7], Cookie: u64(b[8:])}
+	p := &PacketIn{Table: b[7], Cookie: u64(b[8:])}
 	m, n, err := decodeMatch(b[16:])
 	if err != nil {
 		return nil, err
@@ -35,9 +33,6 @@ func decodePacketIn(f frame) (*PacketIn, error) {
 		return nil, short("packet-in")
 	}
 	p.InPort = m.InPort
-	for i, r := range m.Reg {
-		p.Reg[i] = r.Value
-	}
 	p.Data = bytes.Clone(b[2:])
 	return p, nil
 }

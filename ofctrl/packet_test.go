@@ -53,8 +53,8 @@ func TestPacketIn(t *testing.T) {
 		frame := udpFrame("10.0.0.9", "10.0.0.1", 5, 6, string(bytes.Repeat([]byte("x"), size)))
 		must(t, c.PacketOut(t.Context(), flow.PortLocal, frame, flow.Output{Port: portTable}))
 		p := wait.Receive(t, fmt.Sprintf("the packet-in of size %d", size), got)
-		if !bytes.Equal(p.Data, frame) || p.InPort != flow.PortLocal || p.Table != 13 || p.Cookie != ownCookie|0x77 || p.Reg != [4]uint32{5, 0, 0, 9} {
-			t.Errorf("size %d: %d bytes, port %#x, table %d, cookie %#x, registers %v", size, len(p.Data), p.InPort, p.Table, p.Cookie, p.Reg)
+		if !bytes.Equal(p.Data, frame) || p.InPort != flow.PortLocal || p.Table != 13 || p.Cookie != ownCookie|0x77 {
+			t.Errorf("size %d: %d bytes, port %#x, table %d, cookie %#x", size, len(p.Data), p.InPort, p.Table, p.Cookie)
 		}
 	}
 	if err := c.PacketOut(t.Context(), 1, make([]byte, 65500), flow.Output{Port: 1}); err == nil {
@@ -66,18 +66,17 @@ func TestPacketIn(t *testing.T) {
 func TestForward(t *testing.T) {
 	t.Parallel()
 	b := newBridge(t)
-	got := make(chan Forward, 100)
-	c := b.dial(Options{OnForward: func(f Forward) { got <- f }})
+	got := make(chan struct{}, 100)
+	c := b.dial(Options{OnForward: func() { got <- struct{}{} }})
 	mustCommit(t, c, flow.Diff(flow.NewState(), bigState(5))) // our own changes are not reported
-	b.ofctl("add-meter", "meter=9,pktps,band=type=drop,rate=7")
-	b.ofctl("add-group", "group_id=7,type=all,bucket=output:1")
-	b.ofctl("del-groups", "group_id=7")
-	b.ofctl("del-groups")
-	for _, want := range []Forward{
-		{ID: 9}, {Group: true, ID: 7}, {Group: true, ID: 7, Command: groupDeleteCmd}, {Group: true, ID: groupAll, Command: groupDeleteCmd},
+	if len(got) > 0 {
+		t.Error("the switch has reported a change of our own")
+	}
+	for _, change := range [][]string{
+		{"add-meter", "meter=9,pktps,band=type=drop,rate=7"}, {"add-group", "group_id=7,type=all,bucket=output:1"},
+		{"del-groups", "group_id=7"}, {"del-groups"},
 	} {
-		if f := wait.Receive(t, fmt.Sprintf("%+v", want), got); f != want {
-			t.Errorf("%+v, want %+v", f, want)
-		}
+		b.ofctl(change[0], change[1:]...)
+		wait.Receive(t, fmt.Sprint(change), got)
 	}
 }

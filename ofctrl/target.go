@@ -92,8 +92,6 @@ func (t Target) String() string {
 type TLSFiles struct {
 	CA        string // certificates that verify the switch's; required
 	Cert, Key string // certificate and key of this side; both or neither
-	// ServerName is the name that the switch's certificate must contain; "" means the target's host.
-	ServerName string
 	// AnyName accepts every name in a certificate that CA verifies. Certificates made by ovs-pki(8) contain
 	// no host name, and ovs-vswitchd itself does not check names either.
 	AnyName bool
@@ -115,11 +113,9 @@ func (f TLSFiles) Config(addr string) (*tls.Config, error) {
 		return nil, fmt.Errorf("CA file %s holds no PEM certificate", f.CA)
 	}
 
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: f.ServerName}
-	if cfg.ServerName == "" {
-		if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
-			return nil, err
-		}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+	if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+		return nil, err
 	}
 
 	if f.Cert != "" || f.Key != "" {

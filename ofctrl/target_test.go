@@ -127,7 +127,6 @@ func TestTLS(t *testing.T) {
 		"good":             {good, files, ""},
 		"any name":         {nameless, with(func(f *TLSFiles) { f.AnyName = true }), ""},
 		"no name":          {nameless, files, "certificate"},
-		"wrong name":       {good, with(func(f *TLSFiles) { f.ServerName = "x.example" }), "certificate"},
 		"other authority":  {good, with(func(f *TLSFiles) { f.CA = other.file("ca.pem") }), "unknown authority"},
 		"other, any name":  {nameless, with(func(f *TLSFiles) { f.CA, f.AnyName = other.file("ca.pem"), true }), "unknown authority"},
 		"no certificate":   {good, with(func(f *TLSFiles) { f.Cert, f.Key = "", "" }), "certificate"},

@@ -68,10 +68,7 @@ func (t msgType) String() string {
 }
 
 // Experimenter identifiers.
-const (
-	vendorNX  = 0x00002320 // Nicira: Open vSwitch's extensions
-	vendorNTR = 0x0000154d // Netronome: selection_method of groups
-)
+const vendorNX = 0x00002320 // Nicira: Open vSwitch's extensions
 
 // frame is one whole message; its length field equals len and is at least headerLen.
 type frame []byte

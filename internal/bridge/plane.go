@@ -167,7 +167,7 @@ func (p *Plane) Run(ctx context.Context) error {
 			},
 			OnAnswer:  p.alive.progress,
 			OnOthers:  p.other.Notify,
-			OnForward: func(ofctrl.Forward) { p.drift.Notify() },
+			OnForward: p.drift.Notify,
 		},
 		OnAbsent: p.alive.absent,
 		OnConnect: func(ctx context.Context, c *ofctrl.Conn) error {
