@@ -103,34 +103,20 @@ func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint
 	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
 		return flowRequest(b, table, cookie, mask)
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			cookie, packets, size, n, err := flowNumbers(b)
-			if err != nil {
-				return err
+		return records(b, "flow description", flowDescLen+4, 0, func(f []byte) error {
+			match := (int(u16(f[flowDescLen+2:])) + 7) &^ 7
+			if flowDescLen+match > len(f) {
+				return short("flow description")
 			}
+			_, packets, size, err := flowStats(f[flowDescLen+match:])
 			out = append(out, FlowCounter{
-				Cookie: cookie, Table: b[4], Priority: u16(b[6:]),
+				Cookie: u64(f[16:]), Table: f[4], Priority: u16(f[6:]),
 				Packets: packets, Size: size,
 			})
-			b = b[n:]
-		}
-		return nil
+			return err
+		})
 	})
 	return out, err
-}
-
-// flowNumbers reads cookie and counters of the flow description at the start of b and skips the rest.
-func flowNumbers(b []byte) (cookie, packets, size uint64, n int, err error) {
-	if len(b) < flowDescLen+4 {
-		return 0, 0, 0, 0, short("flow description")
-	}
-	n = int(u16(b))
-	m := (int(u16(b[flowDescLen+2:])) + 7) &^ 7
-	if n > len(b) || flowDescLen+m > n {
-		return 0, 0, 0, 0, fmt.Errorf("%w: flow description of %d bytes", ErrProtocol, n)
-	}
-	_, packets, size, err = flowStats(b[flowDescLen+m : n])
-	return u64(b[16:]), packets, size, n, err
 }
 
 // MeterDrops returns how many packets the meters that are wanted have dropped. wanted must not block.
@@ -139,20 +125,12 @@ func (c *Conn) MeterDrops(ctx context.Context, wanted func(id uint32) bool) (pac
 	const head, band = 40, 16
 	all := func(b []byte, _ int) ([]byte, error) { return idRequest(b, meterAll), nil }
 	err = c.ask(ctx, mpMeterStats, 1, all, func(b []byte) error {
-		for len(b) > 0 {
-			if len(b) < head {
-				return short("meter statistics")
-			}
-			id, n := u32(b), int(u16(b[4:]))
-			if n < head || n > len(b) || (n-head)%band != 0 {
-				return fmt.Errorf("%w: meter statistics of %d bytes", ErrProtocol, n)
-			}
-			for bands := b[head:n]; wanted(id) && len(bands) > 0; bands = bands[band:] {
+		return records(b, "meter statistics", head, 4, func(m []byte) error {
+			for bands := m[head:]; wanted(u32(m)) && len(bands) >= band; bands = bands[band:] {
 				packets += u64(bands)
 			}
-			b = b[n:]
-		}
-		return nil
+			return nil
+		})
 	})
 	return packets, err
 }
@@ -167,39 +145,22 @@ func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]Gro
 	return out, err
 }
 
-// eachGroup calls visit for each group from lo to hi with what groupStats returns.
+// eachGroup calls visit for each group from lo to hi with its ofp_group_stats (OpenFlow 1.5.1 §7.3.5).
 func (c *Conn) eachGroup(ctx context.Context, lo, hi uint32, visit func(id uint32, stats []byte)) error {
 	visited := 0
 	return c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
 		return idRequest(b, groupAll), nil
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			stats, err := groupStats(b)
-			if err != nil {
-				return err
-			}
+		return records(b, "group statistics", groupStatsLen, 0, func(stats []byte) error {
 			if id := u32(stats[4:]); id >= lo && id <= hi {
 				if visited++; visited > maxObjects {
 					return fmt.Errorf("%w: more than %d groups", ErrTooMuch, maxObjects)
 				}
 				visit(id, stats)
 			}
-			b = b[len(stats):]
-		}
-		return nil
+			return nil
+		})
 	})
-}
-
-// groupStats returns the ofp_group_stats at the start of b (OpenFlow 1.5.1 §7.3.5).
-func groupStats(b []byte) ([]byte, error) {
-	if len(b) < groupStatsLen {
-		return nil, short("group statistics")
-	}
-	n := int(u16(b))
-	if n < groupStatsLen || n > len(b) || (n-groupStatsLen)%16 != 0 {
-		return nil, fmt.Errorf("%w: group statistics of %d bytes", ErrProtocol, n)
-	}
-	return b[:n], nil
 }
 
 func groupCounters(stats []byte) GroupCounters {
@@ -208,7 +169,7 @@ func groupCounters(stats []byte) GroupCounters {
 		Bytes:   u64(stats[24:]),
 		Buckets: make([]Counters, 0, (len(stats)-groupStatsLen)/16),
 	}
-	for b := stats[groupStatsLen:]; len(b) > 0; b = b[16:] {
+	for b := stats[groupStatsLen:]; len(b) >= 16; b = b[16:] {
 		g.Buckets = append(g.Buckets, Counters{Packets: u64(b), Bytes: u64(b[8:])})
 	}
 	return g

@@ -16,17 +16,8 @@ type flowDesc struct {
 
 const flowDescLen = 24
 
-// flowDesc parses the entry at the start of b and returns its length.
-func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
-	if len(b) < flowDescLen {
-		return fd, 0, short("flow description")
-	}
-	n = int(u16(b))
-	if n < flowDescLen || n > len(b) {
-		return fd, 0, fmt.Errorf("%w: flow description of %d bytes", ErrProtocol, n)
-	}
-
-	b = b[:n]
+// flowDesc parses an entry.
+func (d *decoder) flowDesc(b []byte) (fd flowDesc, err error) {
 	f := &flow.Flow{Cookie: u64(b[16:])}
 	f.Table, f.Priority = b[4], u16(b[6:])
 	idle, hard, flags, importance := u16(b[8:]), u16(b[10:]), u16(b[12:]), u16(b[14:])
@@ -38,17 +29,17 @@ func (d *decoder) flowDesc(b []byte) (fd flowDesc, n int, err error) {
 	b = b[flowDescLen:]
 	var k int
 	if f.Match, k, err = decodeMatch(b); err != nil {
-		return fd, 0, err
+		return fd, err
 	}
 	b = b[k:]
 	if k, fd.packets, fd.size, err = flowStats(b); err != nil {
-		return fd, 0, err
+		return fd, err
 	}
 
 	d.v6 = f.Match.EthType == flow.EthIPv6
 	f.Actions, err = d.instructions(b[k:])
 	fd.flow = f
-	return fd, n, err
+	return fd, err
 }
 
 // OXS fields: class, field and length (§7.2.4).

@@ -10,31 +10,25 @@ import (
 
 const groupDescLen = 16
 
-// groupDesc parses the ofp_group_desc at the start of b and returns its length (OpenFlow 1.5.1 §7.3.5). For
-// parts that flow.Group cannot represent it sets Method to UnknownMethod or adds an UnknownAction to a
-// bucket.
-func (d *decoder) groupDesc(b []byte) (g *flow.Group, n int, err error) {
-	if len(b) < groupDescLen {
-		return nil, 0, short("group description")
-	}
-	n = int(u16(b))
+// groupDesc parses an ofp_group_desc (OpenFlow 1.5.1 §7.3.5). For parts that flow.Group cannot represent it
+// sets Method to UnknownMethod or adds an UnknownAction to a bucket.
+func (d *decoder) groupDesc(b []byte) (g *flow.Group, err error) {
 	buckets := int(u16(b[8:]))
-	if n < groupDescLen || n > len(b) || groupDescLen+buckets > n {
-		return nil, 0, fmt.Errorf("%w: group description of %d bytes, %d of them buckets",
-			ErrProtocol, n, buckets)
+	if groupDescLen+buckets > len(b) {
+		return nil, short("group description")
 	}
 	g = &flow.Group{ID: u32(b[4:])}
-	if g.Method, err = groupMethod(b[groupDescLen+buckets : n]); err != nil {
-		return nil, 0, err
+	if g.Method, err = groupMethod(b[groupDescLen+buckets:]); err != nil {
+		return nil, err
 	}
 	if b[2] != groupTypeSelect {
 		g.Method = flow.UnknownMethod
 	}
 	d.v6 = false
 	if g.Buckets, err = d.buckets(b[groupDescLen : groupDescLen+buckets]); err != nil {
-		return nil, 0, fmt.Errorf("group %d: %w", g.ID, err)
+		return nil, fmt.Errorf("group %d: %w", g.ID, err)
 	}
-	return g, n, nil
+	return g, nil
 }
 
 func (d *decoder) buckets(b []byte) ([]flow.Bucket, error) {
@@ -118,20 +112,15 @@ func groupMethod(b []byte) (flow.Method, error) {
 	return method, err
 }
 
-// meterDesc parses the ofp_meter_desc at the start of b and returns its length (§7.3.5). A meter unlike those
-// that nkp creates is returned with a rate of 0.
-func meterDesc(b []byte) (m flow.Meter, n int, err error) {
-	if len(b) < 8 {
-		return m, 0, short("meter description")
-	}
-	n = int(u16(b))
-	if n < 8 || n > len(b) {
-		return m, 0, fmt.Errorf("%w: meter description of %d bytes", ErrProtocol, n)
-	}
+const meterDescLen = 8
+
+// meterDesc parses an ofp_meter_desc (OpenFlow 1.5.1 §7.3.5). A meter unlike those that nkp
+// creates is returned with a rate of 0.
+func meterDesc(b []byte) (m flow.Meter) {
 	const flags = 0xe // pktps, burst, stats (§7.3.4.5)
 	m.ID = u32(b[4:])
-	if band := b[8:n]; u16(b[2:]) == flags && len(band) == 16 && u16(band) == 1 {
+	if band := b[meterDescLen:]; u16(b[2:]) == flags && len(band) == 16 && u16(band) == 1 {
 		m.Rate, m.Burst = u32(band[4:]), u32(band[8:])
 	}
-	return m, n, nil
+	return m
 }

@@ -39,6 +39,25 @@ func decodeMatch(b []byte) (m flow.Match, n int, err error) {
 	return m, n, nil
 }
 
+// records calls do for each of the records that fill b. Each has at least fixed bytes, and its length in the
+// two bytes at lengthAt.
+func records(b []byte, what string, fixed, lengthAt int, do func(record []byte) error) error {
+	for len(b) > 0 {
+		if len(b) < fixed {
+			return short(what)
+		}
+		n := int(u16(b[lengthAt:]))
+		if n < fixed || n > len(b) {
+			return fmt.Errorf("%w: %s of %d bytes", ErrProtocol, what, n)
+		}
+		if err := do(b[:n]); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
 func short(what string) error { return fmt.Errorf("%w: %s is cut off", ErrProtocol, what) }
 
 // matchField sets the field of m that a TLV describes. It returns false for TLVs that flow.Match cannot

@@ -94,15 +94,16 @@ func TestEveryBitCounts(t *testing.T) {
 		if f.typ() != typeMultipartReply || u16(f.body()) != mpFlowDesc {
 			continue
 		}
-		for b := []byte(f.body()[mpHeaderLen:]); len(b) > 0; flows++ {
-			want, n, err := d.flowDesc(b)
+		must(t, records(f.body()[mpHeaderLen:], "", flowDescLen, 0, func(b []byte) error {
+			flows++
+			want, err := d.flowDesc(b)
 			must(t, err)
-			flip(b[:flowDescLen], func(i int) bool { return i == 2 || i == 3 || i == 5 }, want.flow, func(head []byte) bool {
-				got, _, err := d.flowDesc(append(head, b[flowDescLen:n]...))
+			flip(b[:flowDescLen], func(i int) bool { return i < 4 || i == 5 }, want.flow, func(head []byte) bool {
+				got, err := d.flowDesc(append(head, b[flowDescLen:]...))
 				return err == nil && got.timed == want.timed && fmt.Sprint(got.flow) == fmt.Sprint(want.flow)
 			})
-			b = b[n:]
-		}
+			return nil
+		}))
 	}
 	if flows == 0 {
 		t.Error("no flow descriptions among the frames")

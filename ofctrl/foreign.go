@@ -346,20 +346,7 @@ func (o *foreignFlows) update(f frame) error {
 	if o.watch == nil {
 		return nil
 	}
-	for b = b[mpHeaderLen:]; len(b) > 0; {
-		if len(b) < 8 {
-			return short("flow update")
-		}
-		n := int(u16(b))
-		if n < 8 || n > len(b) {
-			return fmt.Errorf("%w: flow update of %d bytes", ErrProtocol, n)
-		}
-		if err := o.event(u16(b[2:]), b[:n]); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
+	return records(b[mpHeaderLen:], "flow update", 8, 0, func(u []byte) error { return o.event(u16(u[2:]), u) })
 }
 
 func (o *foreignFlows) event(typ uint16, b []byte) error {

@@ -207,14 +207,14 @@ func FuzzDispatch(f *testing.F) {
 			{mpFlowDesc, r.flowReply}, {mpFlowDesc, func(b []byte) error {
 				return r.each(b, func(fd flowDesc) { r.foreign.addRead(fd.flow, r.filter.Keep) })
 			}},
-			{mpGroupDesc, func(b []byte) error { _, _, err := r.dec.groupDesc(b); return err }},
-			{mpMeterDesc, func(b []byte) error { _, _, err := meterDesc(b); return err }},
+			{mpGroupDesc, func(b []byte) error {
+				return records(b, "", groupDescLen, 0, func(b []byte) error { _, err := r.dec.groupDesc(b); return err })
+			}},
+			{mpMeterDesc, func(b []byte) error {
+				return records(b, "", meterDescLen, 0, func(b []byte) error { meterDesc(b); return nil })
+			}},
 			{mpGroupStats, func(b []byte) error {
-				stats, err := groupStats(b)
-				if err == nil {
-					groupCounters(stats)
-				}
-				return err
+				return records(b, "", groupStatsLen, 0, func(b []byte) error { groupCounters(b); return nil })
 			}},
 			{mpAggregate, func(b []byte) error { _, _, _, err := flowStats(b); return err }},
 		} {

@@ -3,7 +3,6 @@ package ofctrl
 import (
 	"bytes"
 	"context"
-	"fmt"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -21,21 +20,17 @@ func (c *Conn) Ports(ctx context.Context) (list []Port, err error) {
 	err = c.ask(ctx, mpPortDesc, 1, func(b []byte, _ int) ([]byte, error) {
 		return append(put32(b, flow.PortAny), 0, 0, 0, 0), nil
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			if len(b) < fixed || int(u16(b[4:])) < fixed || int(u16(b[4:])) > len(b) {
-				return fmt.Errorf("%w: port description", ErrProtocol)
-			}
-			name, _, _ := bytes.Cut(b[16:32], []byte{0})
-			config := u32(b[32:])
+		return records(b, "port description", fixed, 4, func(p []byte) error {
+			name, _, _ := bytes.Cut(p[16:32], []byte{0})
+			config := u32(p[32:])
 			list = append(list, Port{
 				string(name),
 				config&noReceive != 0,
 				config&noForward != 0,
 				config&noPacketIn != 0,
 			})
-			b = b[u16(b[4:]):]
-		}
-		return nil
+			return nil
+		})
 	})
 	return list, err
 }
@@ -50,14 +45,10 @@ func (c *Conn) PortPackets(ctx context.Context) (map[uint32]PortPackets, error) 
 	err := c.ask(ctx, mpPortStats, 1, func(b []byte, _ int) ([]byte, error) {
 		return append(put32(b, flow.PortAny), 0, 0, 0, 0), nil
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			if len(b) < fixed || int(u16(b)) < fixed || int(u16(b)) > len(b) {
-				return fmt.Errorf("%w: port statistics", ErrProtocol)
-			}
-			out[u32(b[4:])] = PortPackets{Received: u64(b[16:]), Sent: u64(b[24:])}
-			b = b[u16(b):]
-		}
-		return nil
+		return records(b, "port statistics", fixed, 0, func(p []byte) error {
+			out[u32(p[4:])] = PortPackets{Received: u64(p[16:]), Sent: u64(p[24:])}
+			return nil
+		})
 	})
 	return out, err
 }

@@ -239,8 +239,8 @@ func (f *Filter) foreign(cookie uint64) bool {
 var maxObjects = maxAnswer / 400
 
 func (r *reading) each(b []byte, take func(flowDesc)) error {
-	for len(b) > 0 {
-		fd, n, err := r.dec.flowDesc(b)
+	return records(b, "flow description", flowDescLen, 0, func(b []byte) error {
+		fd, err := r.dec.flowDesc(b)
 		if err != nil {
 			return err
 		}
@@ -248,9 +248,8 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 			return fmt.Errorf("%w: more than %d flows", ErrTooMuch, maxObjects)
 		}
 		take(fd)
-		b = b[n:]
-	}
-	return nil
+		return nil
+	})
 }
 
 // groups asks for the ids of all groups and then for each of the range by itself. Asking for all descriptions
@@ -290,8 +289,8 @@ func (c *Conn) EachGroup(ctx context.Context, ids []uint32, take func(*flow.Grou
 	return c.ask(ctx, mpGroupDesc, len(ids), func(b []byte, i int) ([]byte, error) {
 		return idRequest(b, ids[i]), nil
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			g, n, err := dec.groupDesc(b)
+		return records(b, "group description", groupDescLen, 0, func(b []byte) error {
+			g, err := dec.groupDesc(b)
 			if err != nil {
 				return err
 			}
@@ -299,9 +298,8 @@ func (c *Conn) EachGroup(ctx context.Context, ids []uint32, take func(*flow.Grou
 				return fmt.Errorf("%w: more than the %d groups that were asked for", ErrTooMuch, len(ids))
 			}
 			take(g)
-			b = b[n:]
-		}
-		return nil
+			return nil
+		})
 	})
 }
 
@@ -315,16 +313,11 @@ func (r *reading) meters(ctx context.Context, c *Conn) error {
 	return c.ask(ctx, mpMeterDesc, 1, func(b []byte, _ int) ([]byte, error) {
 		return idRequest(b, meterAll), nil
 	}, func(b []byte) error {
-		for len(b) > 0 {
-			m, n, err := meterDesc(b)
-			if err != nil {
-				return err
-			}
-			if r.filter.IsMeter(m.ID) {
+		return records(b, "meter description", meterDescLen, 0, func(b []byte) error {
+			if m := meterDesc(b); r.filter.IsMeter(m.ID) {
 				r.to.Meter(m)
 			}
-			b = b[n:]
-		}
-		return nil
+			return nil
+		})
 	})
 }
