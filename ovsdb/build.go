@@ -56,7 +56,6 @@ func (b *builder) root(roots []rootRow) {
 func (b *builder) bridge(row bridgeRow, r rows) {
 	b.Exists = true
 	b.DatapathType = cmp.Or(row.DatapathType, "system")
-	b.DatapathID = value(row.DatapathID)
 	b.Protocols = slices.Sorted(slices.Values(row.Protocols))
 	b.OpenFlow15 = slices.Contains(row.Protocols, openFlow15) || len(row.Protocols) == 0 && b.Has(OpenFlow15)
 	b.FailMode = value(row.FailMode)

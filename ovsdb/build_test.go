@@ -23,7 +23,7 @@ func sample() rows {
 		roots: []rootRow{{UUID: "r", ExternalIDs: map[string]string{"system-id": "node-1"}, OVSVersion: ptr("3.1.0")}},
 		bridges: []bridgeRow{
 			{UUID: "b2", Name: "br-ex"},
-			{UUID: "b1", Name: "br-int", DatapathType: "netdev", DatapathID: ptr("0000020000000002"), FailMode: ptr("secure"),
+			{UUID: "b1", Name: "br-int", DatapathType: "netdev", FailMode: ptr("secure"),
 				Controller: []string{"c2", "c1"}, Ports: []string{"p1", "p2", "p3", "p4", "p5", "p6", "gone"}},
 		},
 		controllers: []controllerRow{
@@ -40,7 +40,7 @@ func sample() rows {
 			{UUID: "p6", Name: "bad", Interfaces: []string{"i7"}},
 		},
 		interfaces: []interfaceRow{
-			{UUID: "i1", Name: "br-int", Type: "internal", OFPort: ptr(LocalPort), MACInUse: ptr("02:00:00:00:00:02")},
+			{UUID: "i1", Name: "br-int", Type: "internal", OFPort: ptr(65534), MACInUse: ptr("02:00:00:00:00:02")},
 			{UUID: "i2", Name: "eth0", OFPort: ptr(1), MACInUse: ptr("02:00:00:00:00:03")},
 			{UUID: "i3", Name: "pod-a", OFPort: ptr(11), MACInUse: ptr("fe:00:00:00:00:0a"), ExternalIDs: map[string]string{
 				"iface-id": "a", "attached-mac": "02:00:00:00:00:0A", "ip_addresses": "10.0.0.10, fd00:a::10,10.0.0.10"}},
@@ -55,7 +55,7 @@ func sample() rows {
 
 func TestBuildSwitch(t *testing.T) {
 	s := buildSwitch("br-int", sample())
-	if !s.Exists || s.DatapathType != "netdev" || s.DatapathID != "0000020000000002" || s.OVSVersion != "3.1.0" ||
+	if !s.Exists || s.DatapathType != "netdev" || s.OVSVersion != "3.1.0" ||
 		s.LocalMAC.String() != "02:00:00:00:00:02" || s.FailMode != "secure" || !reflect.DeepEqual(s.Controllers, []Controller{{"tcp:192.0.2.1:6653", false, "Connection refused"}, {"unix:/c", true, ""}}) || !s.OpenFlow15 ||
 		!slices.Equal(s.Bridges, []string{"br-ex", "br-int"}) {
 		t.Errorf("%+v", s)

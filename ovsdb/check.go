@@ -1,6 +1,7 @@
 package ovsdb
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,35 +22,26 @@ var (
 	ErrNoUplink = errors.New("no uplink")
 )
 
-// UnreachableError says why the database does not answer. It is ErrUnreachable.
-type UnreachableError struct {
-	Endpoint string
-	Err      error
+// stateError says in words why it is one or several of these errors.
+type stateError struct {
+	text string
+	is   []error
 }
 
-func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; "+
-		"start ovsdb-server or name its socket with --ovsdb",
-		e.Endpoint, e.Err)
+func (e *stateError) Error() string { return e.text }
+
+// Unwrap returns what the error is.
+func (e *stateError) Unwrap() []error { return e.is }
+
+func isError(is error, format string, args ...any) error {
+	return &stateError{fmt.Sprintf(format, args...), []error{is}}
 }
 
-// Unwrap returns ErrUnreachable and the cause.
-func (e *UnreachableError) Unwrap() []error { return []error{ErrUnreachable, e.Err} }
-
-// NoBridgeError says which bridges there are instead. It is ErrNoBridge.
-type NoBridgeError struct {
-	Bridge  string
-	Bridges []string
-}
-
-func (e *NoBridgeError) Error() string {
-	here := "none"
-	if len(e.Bridges) > 0 {
-		here = plainList(e.Bridges)
-	}
-	return fmt.Sprintf("bridge %s does not exist; create it or name another with --bridge; "+
-		"bridges here: %s",
-		plain(e.Bridge), here)
+// unreachable returns an ErrUnreachable that says why the database does not answer.
+func unreachable(endpoint string, cause error) error {
+	text := fmt.Sprintf("Open vSwitch's database at %s is not reachable: %v; "+
+		"start ovsdb-server or name its socket with --ovsdb", endpoint, cause)
+	return &stateError{text, []error{ErrUnreachable, cause}}
 }
 
 // plainList joins at most twenty names.
@@ -65,50 +57,21 @@ func plainList(names []string) string {
 	return strings.Join(list, ", ")
 }
 
-// Unwrap returns ErrNoBridge.
-func (e *NoBridgeError) Unwrap() error { return ErrNoBridge }
-
-// NoOpenFlow15Error says how to enable it. It is ErrNoOpenFlow15.
-type NoOpenFlow15Error struct {
-	Bridge string
-	// Protocols are those to configure: those in force and OpenFlow15.
-	Protocols []string
-}
-
-func (e *NoOpenFlow15Error) Error() string {
-	return fmt.Sprintf("bridge %s does not speak OpenFlow 1.5; "+
-		"run ovs-vsctl set Bridge %s protocols=%s, or let --configure-bridge do it",
-		plain(e.Bridge), plain(e.Bridge), strings.ReplaceAll(plainList(e.Protocols), ", ", ","))
-}
-
-// Unwrap returns ErrNoOpenFlow15.
-func (e *NoOpenFlow15Error) Unwrap() error { return ErrNoOpenFlow15 }
-
-// OVNError says what shows that ovn-controller runs the bridge. It is ErrOVN.
-type OVNError struct {
-	Bridge   string
-	Evidence string
-}
-
-func (e *OVNError) Error() string {
-	return fmt.Sprintf("bridge %s is run by OVN (%s), which deletes the flows of others; "+
-		"name another bridge with --bridge, or remove what OVN left behind",
-		plain(e.Bridge), e.Evidence)
-}
-
-// Unwrap returns ErrOVN.
-func (e *OVNError) Unwrap() error { return ErrOVN }
-
-// Check reports whether the bridge may and can be programmed. Its error is a
-// *NoBridgeError, an *OVNError or a *NoOpenFlow15Error, in this order.
+// Check reports whether the bridge may and can be programmed. Its error is
+// ErrNoBridge, ErrOVN or ErrNoOpenFlow15, in this order.
 func (s Switch) Check() error {
+	bridge := plain(s.Bridge)
 	switch {
 	case !s.Exists:
-		return &NoBridgeError{Bridge: s.Bridge, Bridges: s.Bridges}
+		return isError(ErrNoBridge, "bridge %s does not exist; create it or name another with --bridge; "+
+			"bridges here: %s", bridge, cmp.Or(plainList(s.Bridges), "none"))
 	case s.ovn != "":
-		return &OVNError{Bridge: s.Bridge, Evidence: s.ovn}
+		return isError(ErrOVN, "bridge %s is run by OVN (%s), which deletes the flows of others; "+
+			"name another bridge with --bridge, or remove what OVN left behind", bridge, s.ovn)
 	case !s.OpenFlow15:
-		return &NoOpenFlow15Error{Bridge: s.Bridge, Protocols: s.wantProtocols()}
+		return isError(ErrNoOpenFlow15, "bridge %s does not speak OpenFlow 1.5; "+
+			"run ovs-vsctl set Bridge %s protocols=%s, or let --configure-bridge do it",
+			bridge, bridge, strings.ReplaceAll(plainList(s.wantProtocols()), ", ", ","))
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ type Client struct {
 }
 
 // Connect connects to the database and lists it. ctx and Options.Timeout bound
-// that, not the client's life: Close ends the client. The error is an
-// *UnreachableError unless Options are invalid. A bridge that is missing or not
+// that, not the client's life: Close ends the client. The error is
+// ErrUnreachable unless Options are invalid. A bridge that is missing or not
 // usable is not an error here: see [Switch.Check].
 func Connect(ctx context.Context, o Options) (*Client, error) {
 	o.setDefaults()
@@ -75,7 +75,7 @@ func Connect(ctx context.Context, o Options) (*Client, error) {
 	s, err := c.connect(ctx)
 	if err != nil {
 		cancel()
-		return nil, &UnreachableError{Endpoint: o.Endpoint, Err: err}
+		return nil, unreachable(o.Endpoint, err)
 	}
 	select {
 	case <-c.changed: // the caller has not seen any other state
@@ -183,7 +183,7 @@ func (c *Client) LastError() error {
 	if c.lastErr == nil {
 		return nil
 	}
-	return &UnreachableError{Endpoint: c.opt.Endpoint, Err: c.lastErr}
+	return unreachable(c.opt.Endpoint, c.lastErr)
 }
 
 // Away returns since when there is no connection that answers, and why; a zero time while there is one.

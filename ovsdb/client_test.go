@@ -58,7 +58,7 @@ func TestSnapshot(t *testing.T) {
 	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
-	if !s.Exists || s.DatapathType != "netdev" || s.DatapathID != "0000020000000002" || s.FailMode != "secure" ||
+	if !s.Exists || s.DatapathType != "netdev" || s.FailMode != "secure" ||
 		s.LocalMAC.String() != testbed.NodeMAC || s.OVSVersion == "" || len(s.Controllers) > 0 || len(s.Protocols) != 0 ||
 		s.SystemIDs["system-id"] != "testbed" || len(s.Warnings) != 0 || len(s.Ports) != 2 {
 		t.Errorf("%+v", s)
@@ -111,8 +111,7 @@ func TestBridgeComesAndGoes(t *testing.T) {
 	b := testbed.Start(t, testbed.Options{})
 	c := connect(t, b, "br-late")
 	err := c.Switch().Check()
-	var missing *ovsdb.NoBridgeError
-	if !errors.As(err, &missing) || !errors.Is(err, ovsdb.ErrNoBridge) ||
+	if !errors.Is(err, ovsdb.ErrNoBridge) ||
 		err.Error() != "bridge br-late does not exist; create it or name another with --bridge; bridges here: br-int" {
 		t.Fatal(err)
 	}
@@ -133,7 +132,7 @@ func TestBridgeComesAndGoes(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
-	until(t, c, "the bridge's address", func(s ovsdb.Switch) bool { return s.LocalMAC != nil && s.DatapathID != "" })
+	until(t, c, "the bridge's address", func(s ovsdb.Switch) bool { return s.LocalMAC != nil })
 	vsctl(t, b, "del-br", "br-late")
 	until(t, c, "no bridge", func(s ovsdb.Switch) bool { return !s.Exists && s.LocalMAC == nil })
 }
@@ -195,9 +194,8 @@ func TestOVN(t *testing.T) {
 	} {
 		vsctl(t, b, step.set...)
 		s := until(t, c, "OVN", func(s ovsdb.Switch) bool { return errors.Is(s.Check(), ovsdb.ErrOVN) })
-		var e *ovsdb.OVNError
-		if !errors.As(s.Check(), &e) || e.Evidence == "" {
-			t.Error(s.Check())
+		if err := s.Check(); strings.Contains(err.Error(), "()") {
+			t.Error(err)
 		}
 		if err := c.EnableOpenFlow15(t.Context()); !errors.Is(err, ovsdb.ErrOVN) {
 			t.Error(err)
@@ -278,8 +276,7 @@ func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: "unix:" + dir + "/none.sock", Bridge: "br-int"})
-	var e *ovsdb.UnreachableError
-	if !errors.As(err, &e) || !errors.Is(err, ovsdb.ErrUnreachable) || !strings.Contains(err.Error(), "--ovsdb") ||
+	if !errors.Is(err, ovsdb.ErrUnreachable) || !strings.Contains(err.Error(), "--ovsdb") ||
 		strings.Contains(err.Error(), "\n") {
 		t.Error(err)
 	}

@@ -23,11 +23,10 @@ func (c *Client) enableOpenFlow15(ctx context.Context) error {
 	defer cancel()
 
 	sw, s, _ := c.state()
-	var missing *NoOpenFlow15Error
 	switch err := sw.Check(); {
 	case err == nil:
 		return nil
-	case !errors.As(err, &missing):
+	case !errors.Is(err, ErrNoOpenFlow15):
 		return err
 	case s == nil:
 		return errors.Join(ErrUnreachable, c.LastError())

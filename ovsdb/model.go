@@ -21,7 +21,6 @@ type bridgeRow struct {
 	UUID         string            `ovsdb:"_uuid"`
 	Name         string            `ovsdb:"name"`
 	DatapathType string            `ovsdb:"datapath_type"`
-	DatapathID   *string           `ovsdb:"datapath_id"`
 	Protocols    []string          `ovsdb:"protocols"`
 	FailMode     *string           `ovsdb:"fail_mode"`
 	Controller   []string          `ovsdb:"controller"`
@@ -95,7 +94,7 @@ func newMonitor() map[string]ovsdb.MonitorRequest {
 		database:     columns("bridges", "external_ids", "other_config", "ovs_version"),
 		"Controller": columns("target", "is_connected", "status"),
 		"Bridge": columns(
-			"name", "datapath_type", "datapath_id", "protocols", "fail_mode",
+			"name", "datapath_type", "protocols", "fail_mode",
 			"controller", "external_ids", "ports", "mirrors",
 		),
 		"Port": columns(

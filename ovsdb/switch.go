@@ -10,10 +10,6 @@ import (
 	"strings"
 )
 
-// LocalPort is the number of a bridge's own port in the database
-// (OFPP_LOCAL).
-const LocalPort = 65534
-
 // Switch is a snapshot of one bridge and of the database's facts about the switch
 // it belongs to. It is immutable: readers must not change its slices and maps, and
 // may share it between goroutines.
@@ -27,9 +23,6 @@ type Switch struct {
 
 	// DatapathType is "system" (kernel) or "netdev" (userspace), usually.
 	DatapathType string
-	// DatapathID is 16 hexadecimal digits, "" before ovs-vswitchd has made the
-	// bridge.
-	DatapathID string
 	// Protocols are the configured OpenFlow versions, sorted; empty means the
 	// switch's default. OpenFlow15 reports whether 1.5 is among those in force.
 	Protocols  []string
