@@ -133,9 +133,9 @@ func LiveDifferences(d *bridge.Differences) *live.Differences {
 // LiveSwitch returns what the database holds about the way to a bridge; Config, Owner and Installed are the
 // caller's to set.
 func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
-	tracker, err := dpctl.Find(s.OVSDB, db.DatapathType)
-	if err != nil {
-		return nil, fmt.Errorf("--live: %w", err)
+	tracker := dpctl.Find(s.OVSDB, db.DatapathType)
+	if tracker.Missing != nil {
+		return nil, fmt.Errorf("--live: %w", tracker.Missing)
 	}
 	return &live.Switch{
 		Tracker: tracker, Bridge: s.Bridge,

@@ -139,7 +139,7 @@ func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) d
 	if err == nil && r.Lost != "" && ready.PacketInDrops() != drops {
 		err = errors.New("the queue of packets from the switch to nkp was full")
 	}
-	if err = cmp.Or(c.plane.forget(ctx, ready, entries), err); err != nil {
+	if err = cmp.Or(forget(ctx, ready, c.plane.tracker(), entries), err); err != nil {
 		return dataplane.CanaryResult{Unknown: err.Error()}
 	}
 	return r
@@ -286,8 +286,8 @@ func (now canaryCounts) whereLost(was canaryCounts) (r dataplane.CanaryResult) {
 	return r
 }
 
-// forget deletes conntrack entries by their exact tuples.
-func (p *Plane) forget(ctx context.Context, conn *ofctrl.Conn, list []dpctl.Connection) error {
+// forget deletes conntrack entries by their exact tuples. One that is gone already is no error.
+func forget(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker, list []dpctl.Connection) error {
 	filters := make([]flow.CTFilter, 0, len(list))
 	for _, c := range list {
 		filters = append(filters, flow.CTFilter{
@@ -300,10 +300,6 @@ func (p *Plane) forget(ctx context.Context, conn *ofctrl.Conn, list []dpctl.Conn
 
 	err := conn.Flush(ctx, filters)
 	if !errors.Is(err, ofctrl.ErrNoCTFlush) {
-		return err
-	}
-	t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType)
-	if err != nil {
 		return err
 	}
 	return t.Forget(ctx, list)

@@ -68,11 +68,7 @@ func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, megaflows dpctl.M
 
 // megaflows returns how full the flow cache of a bridge's datapath is.
 func (s *Settings) megaflows(ctx context.Context, sw *ovsdb.Switch) dpctl.Megaflows {
-	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	var m dpctl.Megaflows
-	if err == nil {
-		m, err = t.Megaflows(ctx)
-	}
+	m, err := s.tracker(sw).Megaflows(ctx)
 	m.NotKnown = unknown(err)
 	return m
 }
@@ -83,11 +79,7 @@ func (s *Settings) fragments(ctx context.Context, sw *ovsdb.Switch) []string {
 	if sw.DatapathType != "netdev" {
 		return nil
 	}
-	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	if err != nil {
-		return nil // ConntrackUsage says so
-	}
-	if f, err := t.Fragments(ctx); err == nil {
+	if f, err := s.tracker(sw).Fragments(ctx); err == nil {
 		if w := dpctl.FragmentsWarning(f); w != "" {
 			return []string{w}
 		}
@@ -108,14 +100,12 @@ func unknown(err error) string {
 
 // ConntrackUsage returns how full the conntrack table of a bridge's datapath is.
 func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.Usage {
-	u := dpctl.Usage{Zones: []dpctl.Fill{}}
+	var u dpctl.Usage
 	var table dpctl.Fill
-	var tableErr error
+	var tableErr, err error
 
-	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	if err == nil {
-		u.Zones, err = t.Limits(ctx, s.Layout.ZoneDNAT, s.Layout.ZoneSNAT)
-	}
+	t := s.tracker(sw)
+	u.Zones, err = t.Limits(ctx, s.Layout.ZoneDNAT, s.Layout.ZoneSNAT)
 
 	switch {
 	case s.inKernel(sw):
@@ -146,23 +136,32 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	return u
 }
 
+// tracker returns what a bridge's ovs-vswitchd can be asked by.
+func (s *Settings) tracker(sw *ovsdb.Switch) dpctl.Tracker {
+	return dpctl.Find(s.OVSDB, sw.DatapathType)
+}
+
+func (p *Plane) tracker() dpctl.Tracker { return dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType) }
+
+// eachInKernel calls do for each connection of a zone of the kernel's table.
+func eachInKernel(ctx context.Context, zone uint16, do func(*dpctl.Connection) error) error {
+	for _, f := range dataplane.Families {
+		if err := conntrack.Each(ctx, f, zone, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Connections calls do for each connection in nkp's zone, to Services and directly to their endpoints. It
 // reads the kernel's table by netlink. For a table of the userspace datapath with more than dpctl.MaxDetailed
 // entries it returns an error.
 func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) error) error {
 	sw, zone := p.db.Switch(), p.set.Layout.ZoneDNAT
 	if p.set.inKernel(&sw) {
-		for _, f := range dataplane.Families {
-			if err := conntrack.Each(ctx, f, zone, do); err != nil {
-				return err
-			}
-		}
-		return nil
+		return eachInKernel(ctx, zone, do)
 	}
-	t, err := dpctl.Find(p.set.OVSDB, sw.DatapathType)
-	if err != nil {
-		return err
-	}
+	t := p.set.tracker(&sw)
 	n, err := t.Count(ctx)
 	switch {
 	case err != nil:

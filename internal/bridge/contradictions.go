@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
@@ -36,9 +35,8 @@ func (s *Settings) contradictions(
 	}
 
 	policy, _ := sw.GatewayPolicy()
-	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
 	// Without local delivery no flow has a pod's MAC.
-	if err != nil || s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy {
+	if s.LocalDelivery == DeliverOff || s.LocalDelivery == DeliverAuto && policy {
 		return warnings
 	}
 
@@ -50,7 +48,7 @@ func (s *Settings) contradictions(
 		}
 	}
 
-	err = t.Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
+	err := s.tracker(sw).Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
 		if list, pod := learned[port]; pod && len(list) < 2 {
 			learned[port], at[toMAC(mac)] = append(list, mac), port
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -22,11 +21,7 @@ func (s *Settings) FailOpen(ctx context.Context, sw *ovsdb.Switch) string {
 	if !sw.Exists || sw.FailMode == "secure" || len(sw.Controllers) == 0 {
 		return ""
 	}
-	t, err := dpctl.Find(s.OVSDB, sw.DatapathType)
-	open := false
-	if err == nil {
-		open, err = t.FailsOpen(ctx, sw.Bridge)
-	}
+	open, err := s.tracker(sw).FailsOpen(ctx, sw.Bridge)
 	connected := func(c ovsdb.Controller) bool { return c.Connected }
 	if err == nil && !open || err != nil && slices.ContainsFunc(sw.Controllers, connected) {
 		return ""

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/internal/node"
 	"github.com/nkp-proxy/nkp/ofctrl"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -26,9 +25,7 @@ func (p *Plane) Counted(ctx context.Context) (c Counted) {
 	if conn := p.conn(); conn != nil {
 		c.ports, _ = conn.PortPackets(ctx)
 	}
-	if t, err := dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType); err == nil {
-		c.checksums, _ = t.Counters(ctx, badChecksum)
-	}
+	c.checksums, _ = p.tracker().Counters(ctx, badChecksum)
 	return c
 }
 

@@ -66,12 +66,9 @@ func (p *Plane) BeginProbe(ctx context.Context, probe pipeline.Probe) (*Probing,
 }
 
 func (r *Probing) inForce(ctx context.Context) error {
-	t, err := dpctl.Find(r.plane.set.OVSDB, r.plane.db.Switch().DatapathType)
+	err := r.Renew(ctx)
 	if err == nil {
-		err = r.Renew(ctx)
-	}
-	if err == nil {
-		err = t.Revalidated(ctx)
+		err = r.plane.tracker().Revalidated(ctx)
 	}
 	if err != nil {
 		return err
@@ -202,5 +199,5 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 		list = append(list, one)
 	}
 
-	return p.forget(ctx, conn, list)
+	return forget(ctx, conn, p.tracker(), list)
 }

@@ -292,18 +292,9 @@ func (u *staleUDP) deleteListed(ctx context.Context, conn *ofctrl.Conn, c *pipel
 // each calls do for each connection of a zone.
 func (u *staleUDP) each(ctx context.Context, zone uint16, do func(*dpctl.Connection) error) error {
 	if u.kernel {
-		for _, f := range dataplane.Families {
-			if err := conntrack.Each(ctx, f, zone, do); err != nil {
-				return err
-			}
-		}
-		return nil
+		return eachInKernel(ctx, zone, do)
 	}
-	t, err := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
-	if err != nil {
-		return err
-	}
-	return t.Each(ctx, zone, do)
+	return dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType).Each(ctx, zone, do)
 }
 
 // deleteBySwitch has the switch list a zone, deletes the stale connections, and counts them.
@@ -314,10 +305,7 @@ func (u *staleUDP) deleteBySwitch(
 	stale func(*dpctl.Connection) bool,
 	forgotten map[k8s.Family]int,
 ) error {
-	t, err := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
-	if err != nil {
-		return err
-	}
+	t := dpctl.Find(u.set.OVSDB, u.db.Switch().DatapathType)
 	if n, err := t.Count(ctx); err == nil && n > maxListed {
 		return fmt.Errorf("the switch tracks %d connections, over the limit of %d for a listing: "+
 			"ovs-vswitchd would be unresponsive for seconds", n, maxListed)
@@ -325,7 +313,12 @@ func (u *staleUDP) deleteBySwitch(
 
 	batch := make([]dpctl.Connection, 0, flushBatch)
 	flush := func() error {
-		err := u.deleteEntries(ctx, conn, t, batch)
+		var err error
+		if u.noFlush {
+			err = t.Forget(ctx, batch)
+		} else {
+			err = forget(ctx, conn, t, batch)
+		}
 		for i := range batch {
 			if err == nil {
 				forgotten[k8s.FamilyOf(batch[i].Frontend.Addr())]++
@@ -335,7 +328,7 @@ func (u *staleUDP) deleteBySwitch(
 		return err
 	}
 
-	err = t.Each(ctx, zone, func(c *dpctl.Connection) error {
+	err := t.Each(ctx, zone, func(c *dpctl.Connection) error {
 		if c.Zone != zone || !stale(c) {
 			return nil
 		}
@@ -349,28 +342,6 @@ func (u *staleUDP) deleteBySwitch(
 		err = flush()
 	}
 	return err
-}
-
-// deleteEntries deletes single connections. One that is gone already is no error.
-func (u *staleUDP) deleteEntries(
-	ctx context.Context,
-	conn *ofctrl.Conn,
-	t dpctl.Tracker,
-	list []dpctl.Connection,
-) error {
-	if u.noFlush {
-		return t.Forget(ctx, list)
-	}
-	filters := make([]flow.CTFilter, len(list))
-	for i := range list {
-		filters[i] = flow.CTFilter{
-			Zone:    list[i].Zone,
-			IPProto: list[i].IPProto(),
-			Src:     list[i].Client,
-			Dst:     list[i].Frontend,
-		}
-	}
-	return conn.Flush(ctx, filters)
 }
 
 // recordProblem records why a listing failed, for status, and logs it when it is new.

@@ -20,35 +20,36 @@ import (
 type Tracker struct {
 	Control  string // path of the control socket
 	Datapath string // such as system@ovs-system; "": the daemon's only one
+	Missing  error  // why the control socket is not known, which is the error of every call
 }
 
 // Find returns the Tracker of a datapath type. The control socket, ovs-vswitchd.PID.ctl, is next to the
-// database's. Find does not check whether ovs-vswitchd answers there. A remote database (tcp:, ssl:) is an
-// error.
-func Find(database, datapathType string) (Tracker, error) {
+// database's; that of a remote database (tcp:, ssl:) is missing. Find does not check whether ovs-vswitchd
+// answers there.
+func Find(database, datapathType string) (t Tracker) {
+	if datapathType != "" {
+		t.Datapath = datapathType + "@ovs-" + datapathType
+	}
 	socket, local := strings.CutPrefix(database, "unix:")
 	if !local {
-		return Tracker{}, fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; "+
+		t.Missing = fmt.Errorf("the control socket of ovs-vswitchd is on the switch's own machine; "+
 			"its database is at %s", database)
+		return t
 	}
 
 	dir := filepath.Dir(socket)
 	file := filepath.Join(dir, "ovs-vswitchd.pid")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return Tracker{}, fmt.Errorf("cannot find the control socket of ovs-vswitchd: %w", err)
+		t.Missing = fmt.Errorf("cannot find the control socket of ovs-vswitchd: %w", err)
+		return t
 	}
 	pid, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
 	if err != nil {
-		return Tracker{}, fmt.Errorf("cannot find the control socket of ovs-vswitchd: %s holds no process id",
-			file)
+		t.Missing = fmt.Errorf("cannot find the control socket of ovs-vswitchd: %s holds no process id", file)
 	}
-
-	t := Tracker{Control: filepath.Join(dir, fmt.Sprintf("ovs-vswitchd.%d.ctl", pid))}
-	if datapathType != "" {
-		t.Datapath = datapathType + "@ovs-" + datapathType
-	}
-	return t, nil
+	t.Control = filepath.Join(dir, fmt.Sprintf("ovs-vswitchd.%d.ctl", pid))
+	return t
 }
 
 // CommandError is a command that the daemon refused.
@@ -107,6 +108,9 @@ const dialTimeout = 5 * time.Second
 
 // connect connects to the daemon for do, which ends with the context.
 func (t Tracker) connect(ctx context.Context, command string, do func(net.Conn) error) error {
+	if t.Missing != nil {
+		return t.Missing
+	}
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, "unix", t.Control)
 	if err != nil {

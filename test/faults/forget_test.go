@@ -202,8 +202,7 @@ func (c *cluster) connections(t *testing.T) int {
 // tracked counts the connections to the Service: those to its first endpoint, and others.
 func (c *cluster) tracked(t *testing.T) (right, wrong int) {
 	t.Helper()
-	tracker, err := dpctl.Find(c.DB(), testbed.UserDatapath)
-	must(t, err)
+	tracker := dpctl.Find(c.DB(), testbed.UserDatapath)
 	must(t, tracker.Each(t.Context(), 1001, func(e *dpctl.Connection) error {
 		switch {
 		case e.Frontend.Addr() != netip.MustParseAddr("40.0.0.1"):
