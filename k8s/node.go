@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nkp-proxy/nkp/k8s/internal/brief"
@@ -15,8 +14,8 @@ import (
 // nodeFacts is a Node object reduced to what the model needs.
 type nodeFacts struct {
 	Node
-	origin   Origin
-	warnings []Warning
+	origin Origin
+	warned
 }
 
 // newNodeFacts reads a Node: internal addresses come before external ones.
@@ -47,13 +46,7 @@ func newNodeFacts(o *v1.Node, origin Origin) *nodeFacts {
 	if len(cidrs) == 0 && o.Spec.PodCIDR != "" {
 		cidrs = []string{o.Spec.PodCIDR}
 	}
-	for i, text := range cidrs {
-		if p, ok := ParsePrefix(text); ok {
-			n.PodCIDRs = append(n.PodCIDRs, p)
-		} else {
-			n.warn(path.Index(i), "%s is not a CIDR: ignored", brief.Quote(text))
-		}
-	}
+	n.PodCIDRs = n.prefixes(path, cidrs)
 	return n
 }
 
@@ -72,32 +65,6 @@ func notEligible(o *v1.Node) string {
 		}
 	}
 	return ""
-}
-
-func (n *nodeFacts) warn(path *field.Path, format string, args ...any) {
-	n.warnings = append(n.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
-}
-
-// cidrFacts is a ServiceCIDR object reduced to its prefixes.
-type cidrFacts struct {
-	origin   Origin
-	prefixes []netip.Prefix
-}
-
-func newCIDRFacts(o *networkingv1.ServiceCIDR, origin Origin) (*cidrFacts, []Warning) {
-	c := &cidrFacts{origin: origin}
-	var ws []Warning
-	for i, text := range o.Spec.CIDRs {
-		if p, ok := ParsePrefix(text); ok {
-			c.prefixes = append(c.prefixes, p)
-		} else {
-			ws = append(ws, Warning{
-				Field: field.NewPath("spec", "cidrs").Index(i).String(),
-				Text:  brief.Quote(text) + " is not a CIDR: ignored",
-			})
-		}
-	}
-	return c, ws
 }
 
 // Node returns the current facts of this node's Node object, with the options applied, without waiting for
@@ -141,7 +108,7 @@ func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	all := slices.Clone(t.opts.ServiceCIDRs)
 	if len(all) == 0 {
 		for _, c := range t.cidrs {
-			all = append(all, c.prefixes...)
+			all = append(all, c...)
 		}
 	}
 	all = without(all, t.skippedAddresses())

@@ -99,25 +99,14 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s, document %d, item %d", o.File, o.Document, o.Item)
 }
 
-// Compare orders by file, document, item.
-func (o Origin) Compare(p Origin) int {
-	return cmp.Or(
-		cmp.Compare(o.File, p.File),
-		cmp.Compare(o.Document, p.Document),
-		cmp.Compare(o.Item, p.Item),
-	)
-}
-
 // Op is the kind of a Change.
 type Op uint8
 
-// An object is new or different (Upsert), gone (Delete), unchanged at another place in the manifests (Move),
-// or has a new resourceVersion and nothing else that nkp reads (Renew). A Move changes only the origin that
-// warnings name, a Renew only Versions.
+// An object is new or different (Upsert), gone (Delete), or unchanged but for its resourceVersion or its place
+// in the manifests (Renew), which changes only Versions and the origin that warnings name.
 const (
 	Upsert Op = iota
 	Delete
-	Move
 	Renew
 )
 
@@ -128,8 +117,6 @@ func (o Op) String() string {
 		return "upsert"
 	case Delete:
 		return "delete"
-	case Move:
-		return "move"
 	case Renew:
 		return "renew"
 	}
@@ -140,7 +127,7 @@ func (o Op) String() string {
 type Change struct {
 	Op     Op
 	Ref    Ref
-	Object Object // nil for Delete and Move
+	Object Object // nil for Delete
 	Origin Origin // zero for Delete
 }
 

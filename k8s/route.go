@@ -15,11 +15,6 @@ const (
 	ThisNode                   // a process of this node
 )
 
-// String returns the kind as people name it.
-func (k ClientKind) String() string {
-	return [...]string{"a client from outside", "a pod", "this node"}[k]
-}
-
 // ClientKinds are all of them.
 var ClientKinds = [...]ClientKind{Outside, Pod, ThisNode}
 

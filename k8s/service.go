@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -52,7 +51,7 @@ type serviceDef struct {
 	ports   []portDef // without frontends: placeFrontends
 	// healthCheckPort is where load balancers probe for local endpoints; 0: none.
 	healthCheckPort uint16
-	warnings        []Warning
+	warned
 
 	// Options.SkipServices names it: its ports hold their cluster IPs, and are not served
 	skipped        bool
@@ -152,16 +151,6 @@ func otherServer(o *v1.Service, opts *Options) string {
 		return whySkipped
 	}
 	return ""
-}
-
-func (d *serviceDef) warn(path *field.Path, format string, args ...any) {
-	if len(d.warnings) > maxWarnings {
-		return
-	}
-	w := Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)}
-	if !slices.Contains(d.warnings, w) { // both families check the same field
-		d.warnings = append(d.warnings, w)
-	}
 }
 
 // addFamily adds the ports of the Service in one family, if it has a cluster IP there.

@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,7 +24,7 @@ type slice struct {
 	endpoints []sliceEndpoint
 	// serving is how many of the endpoints serve, local how many of these run on this node.
 	serving, local int
-	warnings       []Warning
+	warned
 }
 
 type slicePort struct {
@@ -122,13 +121,6 @@ func newSlice(o *discoveryv1.EndpointSlice, origin Origin, opts *Options) *slice
 		}
 	}
 	return s
-}
-
-func (s *slice) warn(path *field.Path, format string, args ...any) {
-	if len(s.warnings) > maxWarnings {
-		return
-	}
-	s.warnings = append(s.warnings, Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)})
 }
 
 // addEndpoint adds an endpoint at its first address; the others are alternatives that no proxy uses.

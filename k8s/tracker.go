@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Options are the settings that, together with the API objects, determine the model.
@@ -69,7 +70,7 @@ type Tracker struct {
 	services map[ServiceName]*service
 	sliceOf  map[ServiceName]ServiceName // EndpointSlice (namespace, name) -> the Service it belongs to
 	nodes    map[string]*nodeFacts
-	cidrs    map[string]*cidrFacts
+	cidrs    map[string][]netip.Prefix
 
 	dirty     map[ServiceName]struct{} // Services to recompute at the next Flush
 	dirtyNode bool                     // node facts or Service ranges may have changed
@@ -93,7 +94,7 @@ func NewTracker(opts Options) *Tracker {
 		services:  map[ServiceName]*service{},
 		sliceOf:   map[ServiceName]ServiceName{},
 		nodes:     map[string]*nodeFacts{},
-		cidrs:     map[string]*cidrFacts{},
+		cidrs:     map[string][]netip.Prefix{},
 		dirty:     map[ServiceName]struct{}{},
 		dirtyNode: true,
 		budget:    budget{byNamespace: map[string]int{}},
@@ -112,10 +113,8 @@ func (t *Tracker) Apply(changes []Change) {
 		switch c.Op {
 		case Delete:
 			t.delete(c.Ref)
-		case Move:
-			t.move(c.Ref, c.Origin)
 		case Renew:
-			t.renew(c.Ref, c.Object.GetResourceVersion())
+			t.renew(c)
 		case Upsert:
 			switch o := c.Object.(type) {
 			case *v1.Service:
@@ -144,37 +143,26 @@ func (t *Tracker) delete(ref Ref) {
 	}
 }
 
-// move changes the origin of an object and of the warnings about it, and nothing else.
-func (t *Tracker) move(ref Ref, origin Origin) {
-	t.with(ref, func(d *serviceDef) { d.origin = origin }, func(sl *slice) { sl.origin = origin })
-	switch ref.Kind {
-	case KindNode:
-		if n := t.nodes[ref.Name]; n != nil {
-			n.origin = origin
-		}
-	case KindServiceCIDR:
-		if c := t.cidrs[ref.Name]; c != nil {
-			c.origin = origin
-		}
-	}
-	t.warnings.move(ref, origin)
-}
-
-// with calls one of the functions for a Service or an EndpointSlice that there is.
-func (t *Tracker) with(ref Ref, service func(*serviceDef), endpoints func(*slice)) {
-	name := ServiceName{ref.Namespace, ref.Name}
-	switch ref.Kind {
+// renew changes the version and the origin of an object, and the origin in the warnings about it.
+func (t *Tracker) renew(c Change) {
+	name, version := ServiceName{c.Ref.Namespace, c.Ref.Name}, c.Object.GetResourceVersion()
+	switch c.Ref.Kind {
 	case KindService:
 		if s := t.services[name]; s != nil && s.def != nil {
-			service(s.def)
+			s.def.version, s.def.origin = version, c.Origin
 		}
 	case KindEndpointSlice:
 		if s := t.services[t.sliceOf[name]]; s != nil {
-			if at, ok := s.find(ref.Name); ok {
-				endpoints(s.slices[at])
+			if at, ok := s.find(c.Ref.Name); ok {
+				s.slices[at].version, s.slices[at].origin = version, c.Origin
 			}
 		}
+	case KindNode:
+		if n := t.nodes[c.Ref.Name]; n != nil {
+			n.origin = c.Origin
+		}
 	}
+	t.warnings.move(c.Ref, c.Origin)
 }
 
 // SetService adds or replaces a Service.
@@ -256,9 +244,9 @@ func (t *Tracker) DeleteNode(name string) {
 
 // SetServiceCIDR adds or replaces a ServiceCIDR.
 func (t *Tracker) SetServiceCIDR(o *networkingv1.ServiceCIDR, origin Origin) {
-	facts, ws := newCIDRFacts(o, origin)
-	t.warnings.set(Ref{KindServiceCIDR, "", o.Name}, origin, ws)
-	t.cidrs[o.Name] = facts
+	var found warned
+	t.cidrs[o.Name] = found.prefixes(field.NewPath("spec", "cidrs"), o.Spec.CIDRs)
+	t.warnings.set(Ref{KindServiceCIDR, "", o.Name}, origin, found.warnings)
 	t.dirtyNode = true
 }
 

@@ -46,7 +46,7 @@ func (w *world) mutate() Change {
 			c := w.objects[ref]
 			c.Origin.Document++
 			w.objects[ref] = c
-			return Change{Op: Move, Ref: ref, Origin: c.Origin}
+			return Change{Op: Renew, Ref: ref, Object: c.Object, Origin: c.Origin}
 		}
 		delete(w.objects, ref)
 		return Change{Op: Delete, Ref: ref}

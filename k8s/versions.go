@@ -24,11 +24,6 @@ func (t *Tracker) VersionsOf(name ServiceName) (v Versions, ok bool) {
 	return v, s.def != nil || len(s.slices) > 0
 }
 
-// renew sets the resourceVersion of an object, and nothing else.
-func (t *Tracker) renew(ref Ref, version string) {
-	t.with(ref, func(d *serviceDef) { d.version = version }, func(sl *slice) { sl.version = version })
-}
-
 // Unserved returns why this node serves nothing of a Service; "": it serves what it has of it. The reason is
 // final if nothing but another version of the Service or its EndpointSlices, or a restart, can change it.
 func (t *Tracker) Unserved(name ServiceName) (why string, final bool) {

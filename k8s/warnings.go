@@ -4,8 +4,37 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+
+	"github.com/nkp-proxy/nkp/k8s/internal/brief"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
+
+// warned collects what is wrong with one object, at most maxWarnings and one more.
+type warned struct{ warnings []Warning }
+
+func (o *warned) warn(path *field.Path, format string, args ...any) {
+	if len(o.warnings) > maxWarnings {
+		return
+	}
+	w := Warning{Field: path.String(), Text: fmt.Sprintf(format, args...)}
+	if !slices.Contains(o.warnings, w) { // both families of a Service check the same field
+		o.warnings = append(o.warnings, w)
+	}
+}
+
+// prefixes reads a field with CIDRs.
+func (o *warned) prefixes(path *field.Path, texts []string) (list []netip.Prefix) {
+	for i, text := range texts {
+		if p, ok := ParsePrefix(text); ok {
+			list = append(list, p)
+		} else {
+			o.warn(path.Index(i), "%s is not a CIDR: ignored", brief.Quote(text))
+		}
+	}
+	return list
+}
 
 // warningBook holds the warnings by the object they are about.
 type warningBook struct {
@@ -16,7 +45,6 @@ type warningBook struct {
 // entry is a warning and the text that it is sorted by.
 type entry struct {
 	text string
-	ref  Ref
 	Warning
 }
 
@@ -43,9 +71,17 @@ func (b *warningBook) set(ref Ref, origin Origin, ws []Warning) {
 			w.Ref, w.Object = ref, ref.String()
 		}
 		w.Where = origin.String()
-		entries = append(entries, entry{w.String(), ref, w})
+		entries = append(entries, entry{w.String(), w})
 	}
-	b.put(ref, entries)
+	if slices.Equal(b.byRef[ref], entries) {
+		return
+	}
+	if len(entries) == 0 {
+		delete(b.byRef, ref)
+	} else {
+		b.byRef[ref] = entries
+	}
+	b.list = nil
 }
 
 // move changes the origin in the warnings about an object.
@@ -61,24 +97,12 @@ func (b *warningBook) move(ref Ref, origin Origin) {
 	b.set(ref, origin, ws)
 }
 
-func (b *warningBook) put(ref Ref, entries []entry) {
-	if slices.Equal(b.byRef[ref], entries) {
-		return
-	}
-	if len(entries) == 0 {
-		delete(b.byRef, ref)
-	} else {
-		b.byRef[ref] = entries
-	}
-	b.list = nil
-}
-
 // flush returns all warnings, sorted by text.
 func (b *warningBook) flush() []Warning {
 	if b.list == nil {
 		all := slices.Concat(slices.Collect(maps.Values(b.byRef))...)
 		slices.SortFunc(all, func(a, b entry) int {
-			return cmp.Or(cmp.Compare(a.text, b.text), a.ref.Compare(b.ref))
+			return cmp.Or(cmp.Compare(a.text, b.text), a.Ref.Compare(b.Ref))
 		})
 		b.list = make([]Warning, len(all))
 		for i := range all {

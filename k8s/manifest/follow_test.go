@@ -39,7 +39,7 @@ func (r *recorder) Apply(changes []k8s.Change) {
 			r.objects[c.Ref] = c
 		case k8s.Delete:
 			delete(r.objects, c.Ref)
-		case k8s.Move:
+		case k8s.Renew:
 			o := r.objects[c.Ref]
 			o.Origin = c.Origin
 			r.objects[c.Ref] = o
@@ -196,7 +196,7 @@ func TestFollowDirectory(t *testing.T) {
 
 	put(t, a, manifestOf("a0=9", "a1=4", "a2=3")) // one more before the others: they move
 	r.wait(t, "a0=9 a1=4 a2=3 b1=11")
-	r.logged(t, "move a1, move a2, upsert a0")
+	r.logged(t, "renew a1, renew a2, upsert a0")
 
 	put(t, a, manifestOf("a0=9", "a1=4", "a2=x")) // not valid: it stays, the rest is applied
 	r.wait(t, "a0=9 a1=4 a2=3 b1=11 errors:1")

@@ -192,12 +192,12 @@ func difference(before, after map[k8s.Ref]located) []k8s.Change {
 	}
 	for ref, e := range after {
 		old, ok := before[ref]
-		switch {
-		case !ok, old.object != e.object && !reflect.DeepEqual(old.object, e.object):
-			changes = append(changes,
-				k8s.Change{Op: k8s.Upsert, Ref: ref, Object: e.object, Origin: e.origin})
-		case old.origin != e.origin:
-			changes = append(changes, k8s.Change{Op: k8s.Move, Ref: ref, Origin: e.origin})
+		op := k8s.Upsert
+		if ok && (old.object == e.object || reflect.DeepEqual(old.object, e.object)) {
+			op = k8s.Renew
+		}
+		if op == k8s.Upsert || old.origin != e.origin {
+			changes = append(changes, k8s.Change{Op: op, Ref: ref, Object: e.object, Origin: e.origin})
 		}
 	}
 	slices.SortFunc(changes, k8s.Change.Compare)
