@@ -54,15 +54,15 @@ func Run(ctx context.Context, sign func(context.Context) (Sign, error)) error {
 		select {
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), ErrRestart) {
-				return send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+				send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+			} else {
+				send(daemon.SdNotifyStopping)
 			}
-			return send(daemon.SdNotifyStopping)
+			return nil
 		case <-time.After(wait):
 		}
 
-		if wait, err = r.report(ctx); err != nil {
-			return err
-		}
+		wait = r.report(ctx)
 	}
 }
 
@@ -78,7 +78,7 @@ type reporter struct {
 }
 
 // report passes one sign on and returns the time to wait until the next.
-func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
+func (r *reporter) report(ctx context.Context) (wait time.Duration) {
 	wait = whileStarting
 	if r.started {
 		wait = r.period
@@ -88,7 +88,7 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 	defer cancel()
 	s, err := r.sign(ctx)
 	if err != nil {
-		return wait, nil // nothing is said: this is what the watchdog waits for
+		return wait // nothing is said: this is what the watchdog waits for
 	}
 
 	var state string
@@ -105,15 +105,12 @@ func (r *reporter) report(ctx context.Context) (wait time.Duration, err error) {
 		r.status = s.Status
 	}
 
-	if state == "" {
-		return wait, nil
+	if state != "" {
+		send(state)
 	}
-	return wait, send(state)
+	return wait
 }
 
 // send passes a message on. Errors of a socket that is full or gone pass: the service manager finds out by
 // itself.
-func send(state string) error {
-	_, _ = daemon.SdNotify(false, state)
-	return nil
-}
+func send(state string) { _, _ = daemon.SdNotify(false, state) }
