@@ -17,7 +17,7 @@ func TestListsAreBounded(t *testing.T) {
 		"connections": func(l *trace.Live, n int) {
 			from, to := netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("40.0.0.1:80")
 			c := dpctl.Connection{Protocol: "TCP", Client: from, Frontend: to, Endpoint: netip.MustParseAddrPort("10.0.1.1:80")}
-			addConnections(l, trace.Question{From: from, To: to, Protocol: "TCP"}, &trace.Result{}, slices.Repeat([]dpctl.Connection{c}, n))
+			addConnections(l, &trace.Result{}, slices.Repeat([]dpctl.Connection{c}, n))
 		},
 		"differences of nkp's table": func(l *trace.Live, n int) {
 			s := Tables{Diff: func() ([]string, error) { return slices.Repeat([]string{"+ an element"}, n), nil }}

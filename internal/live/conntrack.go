@@ -103,40 +103,31 @@ func addOutcomes(l *trace.Live, r *trace.Result, outcomes map[netip.AddrPort]*dp
 
 // addConnections adds a step for each connection that exists already: where it goes. It adds a doubt if an
 // endpoint answered none of the client's.
-func addConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpctl.Connection) {
+func addConnections(l *trace.Live, r *trace.Result, list []dpctl.Connection) {
 	failingFirst(list)
 
-	n := 0
 	answered := map[netip.AddrPort]bool{}
 	for i := range list {
-		if c := &list[i]; matchesQuestion(c, q) && outcomeOf(c) == trace.Answered {
+		if c := &list[i]; outcomeOf(c) == trace.Answered {
 			answered[c.Endpoint] = true
 		}
 	}
 
-	for i := range list {
+	for i := range list[:min(len(list), maxConnections)] {
 		c := &list[i]
-		if !matchesQuestion(c, q) {
-			continue
-		}
-		if n++; n > maxConnections {
-			continue
-		}
-
 		seen := ""
 		if c.Seen.IsValid() && c.Seen != c.Client.Addr() {
 			seen = fmt.Sprintf(", masqueraded as %s", c.Seen)
 		}
-		still := ""
-		if r.Verdict == trace.Deliver && !contains(r.Endpoints, c.Endpoint) && c.Endpoint != c.Frontend {
-			still = "; it stays there although new connections do not go there any more"
+		still := answer(c)
+		isCandidate := slices.Contains(r.Endpoints, c.Endpoint.String())
+		if r.Verdict == trace.Deliver && !isCandidate && c.Endpoint != c.Frontend {
+			still = "; it stays there although new connections do not go there any more" + still
 		}
-		still += answer(c)
 
 		o := outcomeOf(c)
 		failing := o == trace.Unanswered || o == trace.Refused
-		isCandidate := r.Verdict == trace.Deliver && contains(r.Endpoints, c.Endpoint)
-		if isCandidate && failing && !answered[c.Endpoint] {
+		if r.Verdict == trace.Deliver && isCandidate && failing && !answered[c.Endpoint] {
 			answered[c.Endpoint] = true // one is enough
 			l.Doubt("an existing connection (%s) to %s%s", c, c.Endpoint, answer(c))
 		}
@@ -148,8 +139,8 @@ func addConnections(l *trace.Live, q trace.Question, r *trace.Result, list []dpc
 		l.Step("an existing connection (%s): goes to %s since it was opened%s%s", c, c.Endpoint, seen, still)
 	}
 
-	if n > maxConnections {
-		l.Step("and %d more existing connections", n-maxConnections)
+	if more := len(list) - maxConnections; more > 0 {
+		l.Step("and %d more existing connections", more)
 	}
 }
 
@@ -169,13 +160,4 @@ func (s *Switch) usage(ctx context.Context, l *trace.Live, r *trace.Result) {
 			}
 		}
 	}
-}
-
-func contains(endpoints []string, at netip.AddrPort) bool {
-	for _, e := range endpoints {
-		if e == at.String() {
-			return true
-		}
-	}
-	return false
 }

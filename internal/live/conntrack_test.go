@@ -1,6 +1,7 @@
 package live
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -24,7 +25,14 @@ func TestNoteConnections(t *testing.T) {
 	r := &trace.Result{Verdict: trace.Deliver, Endpoints: []string{"10.0.1.1:80"}}
 	says := func(from string) string {
 		l := trace.NewLive()
-		addConnections(l, trace.Question{From: at(from), To: at("40.0.0.1:80"), Protocol: "TCP"}, r, list)
+		each := func(do func(*dpctl.Connection) error) (err error) {
+			for i := range list {
+				err = errors.Join(err, do(&list[i]))
+			}
+			return err
+		}
+		mine, _, _ := matchingConnections(each, trace.Question{From: at(from), To: at("40.0.0.1:80"), Protocol: "TCP"}, r)
+		addConnections(l, r, mine)
 		return strings.Join(l.Steps, "\n")
 	}
 	for from, want := range map[string]string{

@@ -63,7 +63,7 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 			"see what does not agree on the packet's way")
 	}
 
-	addReplySteps(l, q, list)
+	addReplySteps(l, list)
 	return nil
 }
 
@@ -170,12 +170,12 @@ func (v *view) nodeIP(client netip.Addr) (netip.Addr, bool) {
 }
 
 // addReplySteps adds a step for each existing connection: what conntrack does to its answers.
-func addReplySteps(l *trace.Live, q trace.Question, list []dpctl.Connection) {
+func addReplySteps(l *trace.Live, list []dpctl.Connection) {
 	failingFirst(list)
 	n := 0
 	for i := range list {
 		c := &list[i]
-		if !matchesQuestion(c, q) || c.Endpoint == c.Frontend {
+		if c.Endpoint == c.Frontend {
 			continue
 		}
 		if n++; n <= maxConnections {

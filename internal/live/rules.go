@@ -167,9 +167,9 @@ func addKernelConnections(
 		return
 	}
 	addOutcomes(r.Live, r, outcomes)
-	addConnections(r.Live, q, r, list)
+	addConnections(r.Live, r, list)
 	if r.Reply != nil {
-		addReplySteps(r.Reply.Live, q, list)
+		addReplySteps(r.Reply.Live, list)
 	}
 }
 

@@ -301,7 +301,7 @@ func (s *Switch) connections(
 	}
 
 	addOutcomes(l, r, outcomes)
-	addConnections(l, q, r, list)
+	addConnections(l, r, list)
 	return list
 }
 

@@ -251,7 +251,7 @@ func TestExplainIn(t *testing.T) {
 	for in, want := range map[string]k8s.ClientKind{"pod-1": k8s.Pod, "eth0": k8s.Outside, "LOCAL": k8s.ThisNode} {
 		q := Question{From: netip.MustParseAddrPort("198.51.100.1:0"), To: netip.MustParseAddrPort("20.0.0.3:80"), Protocol: "TCP", In: in}
 		if r := Explain(c, q); r.Source != want {
-			t.Errorf("--in %s: %s, want %s", in, r.Source, want)
+			t.Errorf("--in %s: %v, want %v", in, r.Source, want)
 		}
 	}
 }
