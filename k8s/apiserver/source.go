@@ -52,7 +52,6 @@ type Options struct {
 // again (Run never gives up), exactly the differences are reported, deletions too. Its methods may be called
 // from any goroutine, but Run only once.
 type Source struct {
-	opts      Options
 	url       string
 	http      *http.Client
 	client    kubernetes.Interface
@@ -74,7 +73,7 @@ func NewSource(opts Options) (*Source, error) {
 		return nil, err
 	}
 	health := newHealth(url, opts.NodeName)
-	s := &Source{opts: opts, url: url, health: health}
+	s := &Source{url: url, health: health}
 	s.transport.health = health
 	cfg.Wrap(s.transport.wrap)
 	hc, client, err := newClient(cfg)

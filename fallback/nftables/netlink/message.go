@@ -96,8 +96,6 @@ const (
 	setExpr            = 0x11 // NFTA_SET_EXPR
 	setConcat          = 0x80 // NFT_SET_CONCAT
 	setDataTypeVerdict = 0xffffff00
-	nestedDataValue    = unix.NFTA_DATA_VALUE
-	nestedDataVerdict  = unix.NFTA_DATA_VERDICT
 	verdictGoto        = uint32(0xfffffffc) // NFT_GOTO, -4
 	verdictJump        = uint32(0xfffffffd) // NFT_JUMP, -3
 	batchBegin         = unix.NFNL_MSG_BATCH_BEGIN
@@ -108,7 +106,6 @@ const (
 	udataKeyTypeof     = 3
 	udataDataTypeof    = 4
 	udataInterval      = 6
-	byteOrderHost      = 1
 	byteOrderBigEndian = 2
 )
 
