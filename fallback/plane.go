@@ -278,7 +278,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 			s.InStep, s.Why = false, cmp.Or(f.LastError, notInStep(f.Family))
 		case len(f.refusals) > 0:
 			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s",
-				f.Family, p.Name(), dataplane.CountPorts(len(f.refusals)))
+				f.Family, p.Name(), dataplane.Count(len(f.refusals), "Service port"))
 		}
 	}
 	return s, ctx.Err()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/windows/hns"
 	"github.com/nkp-proxy/nkp/windows/plan"
@@ -62,7 +63,7 @@ func overlayUnknowns(model *k8s.Model, f *plan.Facts) (warnings []string) {
 	slices.Sort(outside)
 	if outside = slices.Compact(outside); len(outside) > 0 {
 		warnings = append(warnings, fmt.Sprintf("no Node has a pod range (spec.podCIDRs) with %s: "+
-			"taken for addresses outside the cluster", some(outside)))
+			"taken for addresses outside the cluster", dataplane.Some(3, outside)))
 	}
 	return warnings
 }

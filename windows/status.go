@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -144,22 +143,14 @@ func (b *statusRecord) nodeWarnings() []string {
 	list := append([]string{}, b.s.FreePortBlocks.few()...)
 	if n := len(b.stale.Endpoints); n > 0 {
 		text := "HNS has remote endpoints of another owner whose addresses no Service has: " +
-			some(b.stale.Endpoints)
+			dataplane.Some(3, b.stale.Endpoints)
 		if len(b.stale.LoadBalancers) > 0 {
 			text += fmt.Sprintf("; these load balancers send to them: %s "+
-				"(--hns-take-over deletes what kube-proxy left)", some(b.stale.LoadBalancers))
+				"(--hns-take-over deletes what kube-proxy left)", dataplane.Some(3, b.stale.LoadBalancers))
 		}
 		list = append(list, text)
 	}
 	return list
-}
-
-// some returns the first three of a list, and the number of the others.
-func some(list []string) string {
-	if len(list) <= 3 {
-		return strings.Join(list, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:3], ", "), len(list)-3)
 }
 
 // setPorts records the free port blocks, and returns warnings for the log that the count before had not.
@@ -200,18 +191,11 @@ func (b *statusRecord) why(now time.Time) string {
 	case !b.done:
 		return "changes are not in HNS yet"
 	case len(b.refused) > 0:
-		return fmt.Sprintf("HNS does not take %s", objects(len(b.refused)))
+		return fmt.Sprintf("HNS does not take %s", dataplane.Count(len(b.refused), "object"))
 	case len(b.s.Waiting) > 0:
-		return objects(len(b.s.Waiting)) + " not in HNS yet: waiting for the CNI plugin"
+		return dataplane.Count(len(b.s.Waiting), "object") + " not in HNS yet: waiting for the CNI plugin"
 	}
 	return ""
-}
-
-func objects(n int) string {
-	if n == 1 {
-		return "1 object"
-	}
-	return fmt.Sprintf("%d objects", n)
 }
 
 func (b *statusRecord) get(now time.Time) Status {

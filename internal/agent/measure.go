@@ -201,9 +201,9 @@ func (a *Agent) collect(emit metrics.Emit) {
 		emit(metrics.LoopStalled, working[name], name)
 	}
 
-	emit(metrics.SourceSynced, boolValue(now.synced))
+	emit(metrics.SourceSynced, metrics.Bool(now.synced))
 	if server, ok := a.source.(interface{ Answers() bool }); ok {
-		emit(metrics.SourceAnswers, boolValue(server.Answers()))
+		emit(metrics.SourceAnswers, metrics.Bool(server.Answers()))
 	}
 	emit(metrics.SourceErrors, float64(now.errors))
 
@@ -277,7 +277,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 // collectCanary returns the number of faults.
 func collectCanary(verdicts []dataplane.CanaryVerdict, emit metrics.Emit) (faults int) {
 	for _, v := range verdicts {
-		emit(metrics.CanaryFault, boolValue(v.Fault != ""), v.Plane, v.Family)
+		emit(metrics.CanaryFault, metrics.Bool(v.Fault != ""), v.Plane, v.Family)
 		for result, n := range v.Sent {
 			emit(metrics.Canaries, float64(n), v.Plane, v.Family, result)
 		}
@@ -289,15 +289,15 @@ func collectCanary(verdicts []dataplane.CanaryVerdict, emit metrics.Emit) (fault
 }
 
 func collectBridge(f *bridge.Figures, emit metrics.Emit) {
-	emit(metrics.ChannelUp, boolValue(f.Connected))
-	emit(metrics.FailOpen, boolValue(f.FailOpen))
+	emit(metrics.ChannelUp, metrics.Bool(f.Connected))
+	emit(metrics.FailOpen, metrics.Bool(f.FailOpen))
 	emit(metrics.Channels, float64(f.Connections))
 	emit(metrics.FlowsWanted, float64(f.FlowsWanted))
 	emit(metrics.FlowsInstalled, float64(f.FlowsInstalled))
 	emit(metrics.GroupsWanted, float64(f.GroupsWanted))
 	emit(metrics.AffinityClients, float64(f.AffinityClients))
 	emit(metrics.AffinityFull, float64(f.AffinityFull))
-	emit(metrics.AffinityStopped, boolValue(f.AffinityStopped))
+	emit(metrics.AffinityStopped, metrics.Bool(f.AffinityStopped))
 	emit(metrics.RestingIDs, float64(f.RestingIDs))
 	emit(metrics.Foreign, float64(f.Foreign))
 	emit(metrics.Repairs, float64(f.Repairs), "ovs")
@@ -401,12 +401,4 @@ func collectHNS(s windows.Status, emit metrics.Emit) int {
 	}
 
 	return len(refused)
-}
-
-// boolValue returns the value of a boolean metric: 1 or 0.
-func boolValue(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

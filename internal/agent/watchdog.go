@@ -23,7 +23,8 @@ func (a *Agent) watchdogSign(ctx context.Context) (s notify.Sign, err error) {
 			s.Status = fmt.Sprintf("%s: waiting for the node's spec.podCIDRs", a.mode)
 		default:
 			s.Ready = a.proxy.InStep() && (a.bridge == nil || a.fallback == nil || a.fallback.Tried())
-			s.Status = fmt.Sprintf("%s: %s of %s", a.mode, dataplane.CountPorts(len(a.model.Ports)), a.kind)
+			s.Status = fmt.Sprintf("%s: %s of %s",
+				a.mode, dataplane.Count(len(a.model.Ports), "Service port"), a.kind)
 			if !a.proxy.Healthy() {
 				s.Status += "; not healthy, see nkp status"
 			}

@@ -160,7 +160,7 @@ func (s *AffinityStatus) warnings() (out []string) {
 	}
 	if len(s.Full) > 0 {
 		out = append(out, fmt.Sprintf("session affinity remembers %d clients, the limit of a Service port "+
-			"(--affinity-limit), for %s: %s", s.Limit, dataplane.Some(s.Full), instead))
+			"(--affinity-limit), for %s: %s", s.Limit, dataplane.Some(5, s.Full), instead))
 	}
 	return out
 }

@@ -137,7 +137,7 @@ func (g *programmer) recordRepair(d *flow.Delta) {
 func repairText(owners []string, d *flow.Delta) string {
 	what := "meters"
 	if len(owners) > 0 {
-		what = "flows or groups of " + dataplane.Some(owners)
+		what = "flows or groups of " + dataplane.Some(5, owners)
 	}
 
 	var counts []string

@@ -326,7 +326,7 @@ func (p *Plane) notInStep() string {
 	case len(p.prog.surplus) > 0:
 		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
 	case p.prog.refused.Len() > 0:
-		return "the switch refuses " + dataplane.CountPorts(p.prog.refused.Len())
+		return "the switch refuses " + dataplane.Count(p.prog.refused.Len(), "Service port")
 	case p.failOpen != "":
 		return p.failOpen
 	}

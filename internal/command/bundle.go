@@ -19,6 +19,7 @@ import (
 
 	"github.com/nkp-proxy/nkp/internal/agent"
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
 func newBundle(on *target) *cobra.Command {
@@ -160,7 +161,7 @@ func (b *bundle) write(file string, stdout, stderr io.Writer) error {
 	}
 	if unread > 0 {
 		fmt.Fprintf(stderr, "nkp: %s could not be read: contents.txt in the archive says why\n",
-			count(unread, "part"))
+			dataplane.Count(unread, "part"))
 	}
 
 	if file == "-" {

@@ -15,6 +15,7 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/nftables"
 	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/windows"
@@ -142,7 +143,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		}
 		_, err = fmt.Fprintf(out,
 			"removed %s and %s in other chains from iptables\n",
-			count(n.Chains, "chain"), count(n.Rules, "rule"))
+			dataplane.Count(n.Chains, "chain"), dataplane.Count(n.Rules, "rule"))
 		return err
 
 	case mode.NFTables:
@@ -150,7 +151,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "removed %s from nftables\n", count(n, "table"))
+		_, err = fmt.Fprintf(out, "removed %s from nftables\n", dataplane.Count(n, "table"))
 		return err
 
 	case mode.Windows:
@@ -158,7 +159,7 @@ func (s *settings) cleanupOf(ctx context.Context, m mode.Mode, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "removed %s from HNS\n", count(n, "object"))
+		_, err = fmt.Fprintf(out, "removed %s from HNS\n", dataplane.Count(n, "object"))
 		return err
 	}
 
@@ -196,7 +197,7 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("routes for the node's own traffic: %w", err)
 	}
 
-	_, err = fmt.Fprintf(out, "removed %s, %s and %s from %s\n", count(int(n.Flows), "flow"),
-		count(len(d.DelGroups), "group"), count(len(d.DelMeters), "meter"), s.Bridge)
+	_, err = fmt.Fprintf(out, "removed %s, %s and %s from %s\n", dataplane.Count(int(n.Flows), "flow"),
+		dataplane.Count(len(d.DelGroups), "group"), dataplane.Count(len(d.DelMeters), "meter"), s.Bridge)
 	return err
 }

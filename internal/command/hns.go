@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/manifest"
@@ -77,5 +78,5 @@ func (s *settings) ownedHNS() string {
 		return ""
 	}
 	return fmt.Sprintf("HNS holds %s and %s of nkp's, by the state file",
-		count(loadBalancers, "load balancer"), count(endpoints, "endpoint"))
+		dataplane.Count(loadBalancers, "load balancer"), dataplane.Count(endpoints, "endpoint"))
 }

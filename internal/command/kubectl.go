@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -152,12 +151,4 @@ func (n *nodes) completeNodes(
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// nameList joins at most three names, and says how many more there are.
-func nameList(names []string) string {
-	if more := len(names) - 3; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

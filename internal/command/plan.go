@@ -175,8 +175,8 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 func (w *wanted) writeText(out io.Writer) error {
 	view := w.model.View(nil)
 	state := w.compiler.State()
-	fmt.Fprintf(out, "node %s: %s, %s, %s\n", view.Node, dataplane.CountPorts(len(view.Services)),
-		count(len(state.Flows), "flow"), count(len(state.Groups), "group"))
+	fmt.Fprintf(out, "node %s: %s, %s, %s\n", view.Node, dataplane.Count(len(view.Services), "Service port"),
+		dataplane.Count(len(state.Flows), "flow"), dataplane.Count(len(state.Groups), "group"))
 
 	shown := map[flow.Key]bool{}
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -134,7 +135,7 @@ func (l *clusterServices) write(out io.Writer, wide bool, asked int) error {
 	for _, s := range l.Services {
 		nodes := strconv.Itoa(len(s.Nodes))
 		if s.differs || len(s.Nodes)+len(l.Failures) < asked {
-			nodes = nameList(s.Nodes)
+			nodes = dataplane.Some(3, s.Nodes)
 		}
 		t.nodes = append(t.nodes, nodes)
 		plain.Services = append(plain.Services, s.ServiceInfo)

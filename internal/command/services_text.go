@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -100,7 +101,7 @@ func (t *servicesText) service(s *api.ServiceInfo, nodes []string) {
 			t.below(connectionText(&c))
 		}
 		if s.MoreConnections > 0 {
-			t.below("and " + count(s.MoreConnections, "more connection"))
+			t.below("and " + dataplane.Count(s.MoreConnections, "more connection"))
 		}
 		if s.RemovedEndpoints != "" {
 			t.below("TCP connections to removed endpoints are closed (" + s.RemovedEndpoints + ")")
@@ -110,7 +111,7 @@ func (t *servicesText) service(s *api.ServiceInfo, nodes []string) {
 	if s.Counters != nil {
 		for _, why := range k8s.ServiceDropReasons {
 			if n := s.Counters.Dropped[why]; n > 0 {
-				t.below(fmt.Sprintf("%s: %s", why.Text(), count(int(n), "packet")))
+				t.below(fmt.Sprintf("%s: %s", why.Text(), dataplane.Count(int(n), "packet")))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
 // exitNoAnswer is the status of `nkp status` if no agent answers.
@@ -197,5 +198,5 @@ func (s *settings) withoutAgent(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; bridge %s holds %s and %s of nkp's",
-		err, s.Bridge, count(int(flows.Flows), "flow"), count(len(groups), "group"))
+		err, s.Bridge, dataplane.Count(int(flows.Flows), "flow"), dataplane.Count(len(groups), "group"))
 }

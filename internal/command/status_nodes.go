@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
 // writeNodes prints a line for each node, with what is wrong there below it.
@@ -88,7 +89,7 @@ func (w *withoutNkp) write(out io.Writer) {
 		fmt.Fprintf(out, "nodes without nkp are not known: %s\n", w.WithoutError)
 	case len(w.WithoutNkp) > 0:
 		fmt.Fprintf(out, "%s without a pod of nkp's: %s\n",
-			count(len(w.WithoutNkp), "node"), nameList(w.WithoutNkp))
+			dataplane.Count(len(w.WithoutNkp), "node"), dataplane.Some(3, w.WithoutNkp))
 	}
 }
 

@@ -53,14 +53,15 @@ func (t *statusText) status(s *api.Status) {
 
 	t.source(&s.Source)
 	t.start(&s.Start)
-	t.line("services", "%s, %s", count(s.ServicePorts, "Service port"), count(s.Endpoints, "endpoint"))
+	t.line("services", "%s, %s",
+		dataplane.Count(s.ServicePorts, "Service port"), dataplane.Count(s.Endpoints, "endpoint"))
 	if len(s.Skipped) > 0 {
 		t.line("skipped", "%s left to another program of the node (--skip-services): %s",
-			count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
+			dataplane.Count(len(s.Skipped), "Service"), strings.Join(s.Skipped, ", "))
 	}
 	if c := s.Closing; c != nil {
 		t.line("closing", "%s with TCP connections to removed endpoints closed, %s draining",
-			count(c.Services, "Service"), count(c.Draining, "removed endpoint"))
+			dataplane.Count(c.Services, "Service"), dataplane.Count(c.Draining, "removed endpoint"))
 	}
 	t.pending(s)
 
@@ -78,8 +79,8 @@ func (t *statusText) status(s *api.Status) {
 	if l := s.Localhost; l != nil {
 		t.line("localhost",
 			"listens for %s at [::1], %d not served there; %s (at most %d, %d of a Service port)",
-			count(l.Listening, "TCP NodePort"), l.Unserved,
-			count(l.Open, "connection"), l.Connections, l.PerPort)
+			dataplane.Count(l.Listening, "TCP NodePort"), l.Unserved,
+			dataplane.Count(l.Open, "connection"), l.Connections, l.PerPort)
 	}
 	for i := range s.Canary {
 		t.canary(&s.Canary[i])
@@ -136,17 +137,6 @@ func (t *statusText) lastError(text string, at time.Time) {
 	}
 }
 
-// count returns a number with its noun, in the plural unless it is 1.
-func count(n int, noun string) string {
-	switch {
-	case n == 1:
-		return "1 " + noun
-	case strings.HasSuffix(noun, "s"):
-		return fmt.Sprintf("%d %ses", n, noun)
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 func (t *statusText) ago(at time.Time) string {
 	return t.now.Sub(at).Round(time.Second).String() + " ago"
 }
@@ -164,7 +154,7 @@ func (t *statusText) source(s *api.SourceStatus) {
 		state += "; the last state stays in force"
 	case len(s.Errors) > 0:
 		state = fmt.Sprintf("%s; the last good state of those objects is in force",
-			count(len(s.Errors), "error"))
+			dataplane.Count(len(s.Errors), "error"))
 	}
 	t.line("source", "%s: %s", s.Kind, state)
 }
@@ -193,7 +183,7 @@ func (t *statusText) pending(s *api.Status) {
 	switch {
 	case p.Services+p.EndpointSlices > 0:
 		t.line("pending", "changes of %s and %s, the oldest for %v",
-			count(p.Services, "Service"), count(p.EndpointSlices, "EndpointSlice"), since)
+			dataplane.Count(p.Services, "Service"), dataplane.Count(p.EndpointSlices, "EndpointSlice"), since)
 	case p.For <= 0:
 	case s.Status != nil && !s.Bridge.Exists:
 		t.line("pending", "everything, for %v: there is no bridge %s", since, s.Bridge.Name)
@@ -236,7 +226,7 @@ func (t *statusText) bridgeFacts(s *bridge.Status) {
 	}
 	t.line("bridge", "%s, datapath %s, Open vSwitch %s, uplink port %d, %s (delivery %s)",
 		s.Bridge.Name, s.Bridge.Datapath, ovsVersion(s), s.Bridge.Uplink,
-		count(s.Bridge.Pods, "pod address"), delivery)
+		dataplane.Count(s.Bridge.Pods, "pod address"), delivery)
 	if s.Decide {
 		t.line("others",
 			"flows of others in table 0 decide where direct packets go, and those to endpoints of Services")
@@ -281,8 +271,8 @@ func (t *statusText) channel(s *bridge.Status) {
 	if s.Compared != nil {
 		step += ", compared " + t.ago(*s.Compared)
 	}
-	t.line("in step", "%s: %s, %s; repaired %s", step, count(s.Flows, "flow"),
-		count(s.Groups, "group"), count(s.Repairs, "time"))
+	t.line("in step", "%s: %s, %s; repaired %s", step, dataplane.Count(s.Flows, "flow"),
+		dataplane.Count(s.Groups, "group"), dataplane.Count(s.Repairs, "time"))
 
 	if r := s.LastRepair; r != nil {
 		t.line("repaired", "%s: %s", t.since(r.At), r.What)
@@ -292,12 +282,13 @@ func (t *statusText) channel(s *bridge.Status) {
 		t.line("programming", "no change yet")
 	} else {
 		t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms; in the channel p50 %.2f ms, p99 %.2f ms",
-			count(p.Changes, "change"), p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
+			dataplane.Count(p.Changes, "change"),
+			p.P50Milli, p.P99Milli, p.ChannelP50Milli, p.ChannelP99Milli)
 	}
 
 	if n := s.Affinity.Clients; n > 0 {
 		t.line("affinity", "%s remembered, at most %d of a Service port and %d in all",
-			count(n, "client"), s.Affinity.Limit, s.Affinity.NodeLimit)
+			dataplane.Count(n, "client"), s.Affinity.Limit, s.Affinity.NodeLimit)
 	}
 	if s.Conntrack != nil {
 		t.line("conntrack", "%s", s.Conntrack)
@@ -338,22 +329,22 @@ func (t *statusText) fallback(s *fallback.Status) {
 			step += ", last change " + t.ago(f.LastSync)
 		}
 
-		size := count(f.Chains, "chain")
+		size := dataplane.Count(f.Chains, "chain")
 		if nftables {
-			size = count(f.Elements, "element")
+			size = dataplane.Count(f.Elements, "element")
 		}
 		t.line(f.Family, "%s: %s, %s; repaired %s", step,
-			count(f.Services, "Service port"), size, count(f.Repairs, "time"))
+			dataplane.Count(f.Services, "Service port"), size, dataplane.Count(f.Repairs, "time"))
 
 		if r := f.LastRepair; r != nil {
 			t.line("repaired", "%s: %s", t.since(r.At), r.What)
 		}
 
 		if n := f.Flowtable; n != nil {
-			t.line("flowtable", "%s", count(n.Devices, "device"))
+			t.line("flowtable", "%s", dataplane.Count(n.Devices, "device"))
 			if n.Error != "" {
 				t.problem("FLOWTABLE", "%s left out; their connections take the usual path: %s",
-					count(n.LeftOut, "device"), n.Error)
+					dataplane.Count(n.LeftOut, "device"), n.Error)
 			}
 		}
 
@@ -384,7 +375,8 @@ func (t *statusText) hns(s *windows.Status) {
 	}
 	if !s.Synced.IsZero() {
 		step += fmt.Sprintf("; %s, %s, last sync %s took %v",
-			count(s.Objects.LoadBalancers, "load balancer"), count(s.Objects.Endpoints, "endpoint"),
+			dataplane.Count(s.Objects.LoadBalancers, "load balancer"),
+			dataplane.Count(s.Objects.Endpoints, "endpoint"),
 			t.ago(s.Synced), s.Took)
 	}
 
@@ -414,7 +406,8 @@ func (t *statusText) programming(p *dataplane.Programming) {
 		t.line("programming", "no change yet")
 		return
 	}
-	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms", count(p.Changes, "change"), p.P50Milli, p.P99Milli)
+	t.line("programming", "%s, p50 %.2f ms, p99 %.2f ms",
+		dataplane.Count(p.Changes, "change"), p.P50Milli, p.P99Milli)
 }
 
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }

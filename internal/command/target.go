@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 )
 
 // target is where a reading command asks: the agent of this machine, or, as kubectl's plugin, the agents of a
@@ -107,5 +108,5 @@ func complain[T any](w io.Writer, print bool, answers []answer[T]) error {
 	if failed == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %s did not answer", failed, count(len(answers), "node"))
+	return fmt.Errorf("%d of %s did not answer", failed, dataplane.Count(len(answers), "node"))
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -358,7 +359,7 @@ func (w *serviceWait) showProgress(ctx context.Context) (stop func()) {
 		for pause(ctx, time.Second) {
 			waiting, of := w.waiting()
 			text := fmt.Sprintf("waiting for %s of %d: %s",
-				count(len(waiting), "node"), of, nameList(waiting))
+				dataplane.Count(len(waiting), "node"), of, dataplane.Some(3, waiting))
 			fmt.Fprint(w.errOut, "\r"+strings.Map(printable, text)+clearToEOL)
 		}
 		fmt.Fprint(w.errOut, "\r"+clearToEOL)
@@ -391,15 +392,15 @@ func (w *serviceWait) report(ctx context.Context, peers []peer, took time.Durati
 	}
 	if len(w.final) > 0 {
 		return fmt.Errorf("svc/%s is not in force on %s of %d, and no waiting changes that: %s", w.name,
-			count(len(w.final), "node"), of, nameList(w.final))
+			dataplane.Count(len(w.final), "node"), of, dataplane.Some(3, w.final))
 	}
 	if len(waiting) > 0 {
 		return fmt.Errorf("svc/%s is not in force on %s of %d after %v: %s", w.name,
-			count(len(waiting), "node"), of, took.Round(time.Second), nameList(waiting))
+			dataplane.Count(len(waiting), "node"), of, took.Round(time.Second), dataplane.Some(3, waiting))
 	}
 
 	fmt.Fprintf(w.out, "svc/%s with %s is in force on %s\n", w.name,
-		count(len(w.want)-1, "EndpointSlice"), count(of, "node"))
+		dataplane.Count(len(w.want)-1, "EndpointSlice"), dataplane.Count(of, "node"))
 	if w.nodes.node != "" {
 		return nil
 	}

@@ -12,21 +12,21 @@ type Repair struct {
 	What string    `json:"what"`
 }
 
-// CountPorts returns "1 Service port" or "N Service ports".
-func CountPorts(n int) string {
-	if n == 1 {
-		return "1 Service port"
+// Count returns a number with its noun, in the plural unless it is 1.
+func Count(n int, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
 	}
-	return fmt.Sprintf("%d Service ports", n)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// maxNamed bounds the names in a message.
-const maxNamed = 5
-
-// Some returns the first maxNamed names, joined by commas, and the number of the others.
-func Some(names []string) string {
-	if len(names) <= maxNamed {
+// Some returns the first names, at most so many, joined by commas, and the number of the others.
+func Some(most int, names []string) string {
+	if len(names) <= most {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

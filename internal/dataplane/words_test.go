@@ -15,6 +15,6 @@ func TestSomeIsBounded(t *testing.T) {
 		for i := range names {
 			names[i] = fmt.Sprint("name", i)
 		}
-		return strings.FieldsFunc(strings.Replace(Some(names), " and ", ",", 1), func(r rune) bool { return r == ',' })
+		return strings.FieldsFunc(strings.Replace(Some(5, names), " and ", ",", 1), func(r rune) bool { return r == ',' })
 	})
 }

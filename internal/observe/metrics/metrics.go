@@ -143,8 +143,8 @@ func (m *Metrics) states(emit Emit) {
 	}
 }
 
-// boolValue returns the value of a boolean metric: 1 or 0.
-func boolValue(b bool) float64 {
+// Bool returns the value of a boolean metric: 1 or 0.
+func Bool(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -181,7 +181,7 @@ func (p *progress) states(now time.Time, doubtful bool, emit Emit) {
 	defer p.mu.Unlock()
 	for _, f := range p.families {
 		of := p.of[f]
-		emit(inStep, boolValue(of.done && of.since.IsZero() && !doubtful), f.String())
+		emit(inStep, Bool(of.done && of.since.IsZero() && !doubtful), f.String())
 		late := 0.0
 		if !of.since.IsZero() {
 			late = now.Sub(of.since).Seconds()
