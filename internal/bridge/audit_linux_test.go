@@ -22,7 +22,7 @@ func TestChangesBetweenParts(t *testing.T) {
 	db, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
 	must(t, err)
 	defer db.Close()
-	p := New(Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Counters: true}, db, Hooks{}, slog.New(slog.DiscardHandler))
+	p := New(Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Counters: true}, db, noHooks(), slog.New(slog.DiscardHandler))
 	g, m := &p.prog, shapes.Many(services)
 	p.node.model = k8s.Model{Node: m.Node, Detector: m.Detector}
 	must(t, g.load(t.Context(), m.Ports))

@@ -20,7 +20,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
-// Hooks are called when something happens. Each may be nil.
+// Hooks are called when something happens. None may be nil but those of dataplane.Hooks.
 type Hooks struct {
 	dataplane.Hooks
 	Transaction func(dataplane.Transaction) // a transaction with the switch is over
@@ -74,21 +74,6 @@ type Plane struct {
 // New returns a Plane for the switch that db watches.
 func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 	hooks.Hooks = hooks.WithDefaults()
-	if hooks.Transaction == nil {
-		hooks.Transaction = func(dataplane.Transaction) {}
-	}
-	if hooks.Lost == nil {
-		hooks.Lost = func(bool) {}
-	}
-	if hooks.Stateful == nil {
-		hooks.Stateful = func(string) {}
-	}
-	if hooks.ReservePorts == nil {
-		hooks.ReservePorts = func(int, int) error { return errors.New("not asked to") }
-	}
-	if hooks.FailOpen == nil {
-		hooks.FailOpen = func(bool) {}
-	}
 
 	p := &Plane{
 		set: set, hooks: hooks, log: log, db: db,
@@ -250,7 +235,6 @@ func (p *Plane) loop(ctx context.Context) error {
 			g.disconnected(g.conn.Err())
 		case <-p.drift:
 			p.alive.work("reading the switch back after another controller's change")
-			g.stats.Drifts++
 			g.readBack(ctx)
 		case <-p.other:
 			p.alive.work("following the flows of others in table 0")

@@ -30,7 +30,7 @@ func TestRefusedMeter(t *testing.T) {
 	must(t, err)
 	defer db.Close()
 	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Ports: map[netip.Addr]PortOverride{netip.MustParseAddr("10.0.0.11"): {OFPort: 11}}}
-	p := New(set, db, Hooks{}, slog.New(slog.DiscardHandler))
+	p := New(set, db, noHooks(), slog.New(slog.DiscardHandler))
 	a := &p.prog
 	if a.compiler, err = pipeline.NewCompiler(p.node.config()); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestRefusedMeter(t *testing.T) {
 
 // A change is programmed when the switch has it, whatever it refuses of other Services: their retries may fall together with it.
 func TestProgrammedBesideRefused(t *testing.T) {
-	p := &New(Settings{}, nil, Hooks{}, slog.New(slog.DiscardHandler)).prog
+	p := &New(Settings{}, nil, noHooks(), slog.New(slog.DiscardHandler)).prog
 	mine, other := k8s.PortName{Port: "mine"}, k8s.PortName{Port: "other"}
 	changed := map[k8s.PortName]*k8s.ServicePort{mine: nil}
 	p.pending = &flow.Delta{}
@@ -121,7 +121,7 @@ func TestRefusedSurplus(t *testing.T) {
 	must(t, err)
 	defer conn.Close()
 
-	g := &New(Settings{Layout: pipeline.DefaultLayout()}, nil, Hooks{}, slog.New(slog.DiscardHandler)).prog
+	g := &New(Settings{Layout: pipeline.DefaultLayout()}, nil, noHooks(), slog.New(slog.DiscardHandler)).prog
 	if g.compiler, err = pipeline.NewCompiler(pipeline.Config{Layout: g.set.Layout}); err != nil {
 		t.Fatal(err)
 	}

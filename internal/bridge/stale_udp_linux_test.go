@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -50,7 +49,8 @@ func TestStaleUDPTwice(t *testing.T) {
 				t.Skip("Open vSwitch before 3.1 takes no filters")
 			}
 			scans := 0
-			hooks := Hooks{Hooks: dataplane.Hooks{Forgot: func(k8s.Family, int, time.Duration) { scans++ }}}
+			hooks := noHooks()
+			hooks.Forgot = func(k8s.Family, int, time.Duration) { scans++ }
 			p := New(Settings{Bridge: bed.Bridge, OVSDB: bed.DB(), Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}, db, hooks, slog.New(slog.DiscardHandler))
 			c, err := pipeline.NewCompiler(p.node.config())
 			must(t, err)
@@ -96,7 +96,7 @@ func TestListingLimits(t *testing.T) {
 		listings.Add(1)
 		return ""
 	})
-	p := New(Settings{OVSDB: db, Layout: pipeline.DefaultLayout()}, &ovsdb.Client{}, Hooks{}, slog.New(slog.DiscardHandler))
+	p := New(Settings{OVSDB: db, Layout: pipeline.DefaultLayout()}, &ovsdb.Client{}, noHooks(), slog.New(slog.DiscardHandler))
 	none := func(*dpctl.Connection) bool { return false }
 	for what, tc := range map[string]struct {
 		most int64

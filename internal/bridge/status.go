@@ -104,7 +104,6 @@ type RejectStats struct {
 type statistics struct {
 	LastSync time.Time
 	dataplane.Record
-	Drifts      int
 	Connections uint64           // made since the start
 	dropped     uint64           // packet-ins, by connections that have ended
 	changes     dataplane.Recent // from a change's arrival to the reply
