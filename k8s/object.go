@@ -102,8 +102,8 @@ func (o Origin) String() string {
 // Op is the kind of a Change.
 type Op uint8
 
-// An object is new or different (Upsert), gone (Delete), or unchanged but for its resourceVersion or its place
-// in the manifests (Renew), which changes only Versions and the origin that warnings name.
+// An object is new or different (Upsert), gone (Delete), or unchanged but for its resourceVersion or its
+// place in the manifests (Renew), which changes only Versions and the origin that warnings name.
 const (
 	Upsert Op = iota
 	Delete

@@ -346,7 +346,9 @@ func (o *foreignFlows) update(f frame) error {
 	if o.watch == nil {
 		return nil
 	}
-	return records(b[mpHeaderLen:], "flow update", 8, 0, func(u []byte) error { return o.event(u16(u[2:]), u) })
+	return records(b[mpHeaderLen:], "flow update", 8, 0, func(u []byte) error {
+		return o.event(u16(u[2:]), u)
+	})
 }
 
 func (o *foreignFlows) event(typ uint16, b []byte) error {

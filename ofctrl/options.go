@@ -31,8 +31,8 @@ type Options struct {
 	PacketInQueue int
 	// OnOthers is called when Conn.Others or Conn.Tracks changes for some table. It must not block.
 	OnOthers func()
-	// OnForward is called when another controller has changed a group or a meter (OpenFlow 1.5.1 §7.4.6). The
-	// switch reports no changes of this connection's own. It must not block.
+	// OnForward is called when another controller has changed a group or a meter (OpenFlow 1.5.1 §7.4.6).
+	// The switch reports no changes of this connection's own. It must not block.
 	OnForward func()
 
 	Log *slog.Logger // nil: no logs
