@@ -23,6 +23,7 @@ import (
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
 	"github.com/nkp-proxy/nkp/internal/observe/notify"
 	"github.com/nkp-proxy/nkp/internal/ports"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/k8s/apiserver"
 	"github.com/nkp-proxy/nkp/ovsdb"
@@ -79,16 +80,18 @@ type Agent struct {
 	db            *ovsdb.Client
 	extraWarnings func() []string
 	modes         mode.Watch
-	watch         *dataplane.Watch // over all loops
-	life          *dataplane.Loop  // progress of the agent's own loop, for watch
-	proxy         *health.Proxy    // /healthz and /livez
-	checks        *health.Services // health check node ports
-	metrics       *metrics.Metrics
-	metricsServer *metrics.Server
-	lastSnapshot  atomic.Pointer[snapshot] // of the last scrape
-	ports         *ports.Watcher
-	localhost     *localhost.Proxy // of NodePorts at [::1]; nil: none is served there
-	sysctls       []string         // warnings
+	// reversePathDrops is sysctl.ReversePathDrops at the start.
+	reversePathDrops int
+	watch            *dataplane.Watch // over all loops
+	life             *dataplane.Loop  // progress of the agent's own loop, for watch
+	proxy            *health.Proxy    // /healthz and /livez
+	checks           *health.Services // health check node ports
+	metrics          *metrics.Metrics
+	metricsServer    *metrics.Server
+	lastSnapshot     atomic.Pointer[snapshot] // of the last scrape
+	ports            *ports.Watcher
+	localhost        *localhost.Proxy // of NodePorts at [::1]; nil: none is served there
+	sysctls          []string         // warnings
 	// lastModes are the data planes of the run before this one.
 	lastModes []mode.Mode
 
@@ -141,6 +144,8 @@ func New(o Options) (*Agent, error) {
 		model:    &k8s.Model{},
 		warned:   map[k8s.Warning]bool{},
 		settling: settling{settle: settleMemory},
+
+		reversePathDrops: sysctl.ReversePathDrops(),
 	}
 
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
@@ -258,6 +263,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return notify.Run(ctx, a.watchdogSign) })
 	if a.auto {
 		a.watchMode()
+	}
+	if a.fallback != nil {
+		a.watchForwarding(ctx, a.mode, a.auto)
 	}
 	if a.set.Socket != "" {
 		g.Go(func() error { return a.serve(ctx) })

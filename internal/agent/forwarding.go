@@ -1,21 +1,114 @@
 package agent
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
-	"os"
+	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
+	"github.com/nkp-proxy/nkp/internal/live"
+	"github.com/nkp-proxy/nkp/internal/mode"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// notForwarding returns a warning for each family of the node of which the kernel does not forward what comes
-// in from outside, although the Services there need that: those of iptables or nftables, with a scope. The
-// bridge forwards by itself.
-func notForwarding(s *fallback.Status, nodeIPs []netip.Addr) (warnings []string) {
+// watchForwarding looks, until the context ends, whether a chain of the node's drops what the kernel forwards
+// for iptables or nftables, as by says. chosen reports whether nkp chose nftables itself: what drops in
+// iptables' FORWARD is watchDrops' then.
+func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) {
+	for _, f := range dataplane.Families {
+		a.spawn(func(context.Context) error {
+			a.modes.Run(ctx, mode.BridgePeriod, func(ctx context.Context, before string) string {
+				at, err := a.whatDrops(ctx, f, by == mode.NFTables && !chosen)
+				known := by == mode.NFTables && chosen && strings.Contains(at, " filter, chain FORWARD")
+				switch {
+				case err != nil:
+					return before
+				case at == "" || known:
+					return ""
+				}
+				return fmt.Sprintf("the node forwards no %s packets of Services: %s; an accept of nkp's "+
+					"does not overrule that: let them pass there (ct status dnat); what is in iptables' "+
+					"table filter does not keep --mode iptables from serving", f, at)
+			})
+			return nil
+		})
+	}
+}
+
+// whatDrops returns which chain drops what the kernel forwards to endpoints of a family, whoever sends it;
+// "": none, or that is not certain. One packet a client stands for all: to the first Service by name. legacy
+// reports whether the rules of iptables (legacy) are others'.
+func (a *Agent) whatDrops(ctx context.Context, f k8s.Family, legacy bool) (at string, err error) {
+	m := k8s.Model{}
+	var p rules.Packet
+	err = a.ask(ctx, func() { m.Node, p = a.model.Node, forwarded(a.model, f) })
+	if err != nil || p.IPTables == nil {
+		return "", err
+	}
+
+	p.IPTables.Mark = 1 << a.set.Fallback.MasqueradeBit
+	set := tables(ctx, &m, f)
+	at, err = set.NotForwarded(p, senders(f, m.Node.IPs, p.IPTables.Paths[0].Endpoint.Addr()))
+	if legacy && at == "" && err == nil {
+		at, _, err = set.Legacy("FORWARD")
+	}
+	return at, err
+}
+
+// forwarded returns a packet of a family that the kernel forwards to an endpoint, without its client; without
+// IPTables: there is none.
+func forwarded(m *k8s.Model, f k8s.Family) (p rules.Packet) {
+	var first k8s.PortName
+	for name, sp := range m.Ports {
+		if name.Family != f || len(sp.Frontends) == 0 || p.IPTables != nil &&
+			cmp.Or(cmp.Compare(first.Namespace, name.Namespace), cmp.Compare(first.Name, name.Name)) <= 0 {
+			continue
+		}
+		i := slices.IndexFunc(sp.ClusterEndpoints, func(e k8s.Endpoint) bool {
+			return !slices.Contains(m.Node.Local, e.Addr.Addr())
+		})
+		if i < 0 {
+			continue
+		}
+		first = name
+		to := rules.Path{Endpoint: sp.ClusterEndpoints[i].Addr}
+		masqueraded := rules.Path{Endpoint: to.Endpoint, Masquerade: true}
+		p = rules.Packet{
+			Protocol: name.Protocol,
+			To:       netip.AddrPortFrom(sp.Frontends[0].Address, sp.Frontends[0].Port),
+			Local:    m.Node.Local,
+			IPTables: &rules.IPTables{Paths: []rules.Path{to, masqueraded}},
+		}
+	}
+	return p
+}
+
+// outside are addresses that nobody has (RFC 5737, RFC 3849): no route but the default one leads there.
+var outside = map[k8s.Family]netip.Addr{
+	k8s.IPv4: netip.MustParseAddr("192.0.2.1"),
+	k8s.IPv6: netip.MustParseAddr("2001:db8::1"),
+}
+
+// senders are addresses of clients that filters may distinguish: outside of all that is known, beside the
+// node, and beside the endpoint.
+func senders(f k8s.Family, nodeIPs []netip.Addr, endpoint netip.Addr) []netip.Addr {
+	list := []netip.Addr{outside[f], endpoint.Next()}
+	if ip := f.First(nodeIPs); ip.IsValid() {
+		list = append(list, ip.Next())
+	}
+	return list
+}
+
+// notForwarding returns a warning for each kernel setting that keeps the kernel from forwarding what comes in
+// from outside, although the Services there need that: those of iptables or nftables, with a scope.
+func (a *Agent) notForwarding(s *fallback.Status, nodeIPs []netip.Addr) (warnings []string) {
 	if s.Scope == serving.Own.String() {
 		return nil
 	}
@@ -24,40 +117,23 @@ func notForwarding(s *fallback.Status, nodeIPs []netip.Addr) (warnings []string)
 		if !ip.IsValid() {
 			continue
 		}
-		if name := forwardingOff(f, deviceOf(ip)); name != "" {
-			if !strings.Contains(name, ".") { // as most people write it; a device's name may have dots
-				name = strings.ReplaceAll(name, "/", ".")
-			}
+		device := deviceOf(ip)
+		if name := sysctl.ForwardingOff(f == k8s.IPv6, device); name != "" {
 			warnings = append(warnings, fmt.Sprintf(
 				"%s is 0: the kernel does not forward %s packets of Services that come from outside to "+
 					"endpoints elsewhere; set it to 1 (sysctl -w %[1]s=1)", name, f))
 		}
+		if f != k8s.IPv4 || device == "" || !sysctl.StrictReversePath(device) {
+			continue
+		}
+		by, err := live.RouteOf(ip, outside[f])
+		if err == nil && by != device && sysctl.ReversePathDrops() > a.reversePathDrops {
+			warnings = append(warnings, fmt.Sprintf(
+				"net.ipv4.conf.%s.rp_filter, or that of all, is 1, and the kernel has dropped packets by "+
+					"it since nkp started: clients that it reaches by %s (ip route get %s from %s) cannot "+
+					"come in by %[1]s, which has the node's address; set it to 2, or route answers by %[1]s",
+				device, by, outside[f], ip))
+		}
 	}
 	return warnings
-}
-
-// forwardingOff returns the kernel setting by which packets of a family that come in by a device are not
-// forwarded; "": none. IPv6 has one for all devices; IPv4's counts for the devices that have no other value
-// of their own.
-func forwardingOff(f k8s.Family, device string) string {
-	const all4, all6 = "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"
-	own := all4
-	if device != "" {
-		own = "net/ipv4/conf/" + device + "/forwarding"
-	}
-	switch {
-	case f == k8s.IPv6 && isZero(all6):
-		return all6
-	case f == k8s.IPv6 || !isZero(own):
-		return ""
-	case isZero(all4):
-		return all4
-	}
-	return own
-}
-
-// isZero reports whether a kernel setting, a path below /proc/sys, is 0. One that cannot be read is not.
-func isZero(path string) bool {
-	text, err := os.ReadFile("/proc/sys/" + path)
-	return err == nil && strings.TrimSpace(string(text)) == "0"
 }

@@ -194,7 +194,7 @@ func (s *Settings) CompareRules(
 	family := k8s.FamilyOf(q.To.Addr())
 	if by == mode.NFTables {
 		o := s.NFTablesOptions(scope)
-		set := tables(ctx, m, q)
+		set := tables(ctx, m, family)
 		set.Diff = func() ([]string, error) { return nftables.DiffService(m, o, family, r.Port) }
 		set.PodDevice, set.Connections = o.PodDevice, kernelConnections(ctx, q)
 		err := set.Compare(q, r)
@@ -207,7 +207,7 @@ func (s *Settings) CompareRules(
 	if err != nil {
 		return err
 	}
-	others := tables(ctx, m, q)
+	others := tables(ctx, m, family)
 	others.PodDevice = s.NFTablesOptions(scope).PodDevice
 	set := live.Rules{Tables: installed, Node: m.Node,
 		Detector: m.Detector, Connections: kernelConnections(ctx, q), Others: &others}
@@ -217,9 +217,8 @@ func (s *Settings) CompareRules(
 	return err
 }
 
-// tables returns the node's nftables of the question's family.
-func tables(ctx context.Context, m *k8s.Model, q trace.Question) live.Tables {
-	family := k8s.FamilyOf(q.To.Addr())
+// tables returns the node's nftables of a family.
+func tables(ctx context.Context, m *k8s.Model, family k8s.Family) live.Tables {
 	return live.Tables{
 		Follow: func(p rules.Packet) ([]rules.Path, []string, error) {
 			return nftables.Follow(ctx, family, p)
@@ -238,7 +237,7 @@ func (s *Settings) CompareOwn(ctx context.Context, m *k8s.Model, q trace.Questio
 		return nil
 	}
 	live.Routes(m.Node.Local, s.Bridge, nftables.OfDevice, q, r)
-	set := tables(ctx, m, q)
+	set := tables(ctx, m, k8s.FamilyOf(q.To.Addr()))
 	return set.CompareOwn(s.Bridge, q, r)
 }
 

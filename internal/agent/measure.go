@@ -225,7 +225,7 @@ func (a *Agent) collect(emit metrics.Emit) {
 
 	if p := now.planes.fallback; p != nil {
 		served := p.Detail()
-		warnings += len(notForwarding(&served, now.nodeIPs))
+		warnings += len(a.notForwarding(&served, now.nodeIPs))
 	}
 
 	asking, stop := context.WithTimeout(context.Background(), loopWait) // the loop may have used up its own

@@ -202,6 +202,9 @@ func (a *Agent) hostPlane(ctx context.Context, m *k8s.Model) {
 		if by == mode.NFTables && a.set.HostTraffic != bridge.HostNFTables {
 			a.spawn(func(context.Context) error { a.watchDrops(watched, scope); return nil })
 		}
+		if scope != serving.Own {
+			a.watchForwarding(watched, by, a.set.HostTraffic != bridge.HostNFTables)
+		}
 		if err := p.Run(ctx); err != nil {
 			text := fmt.Sprintf(
 				"Service traffic from the node itself is not handled by %s; the bridge is not affected: %v",

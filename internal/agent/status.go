@@ -76,7 +76,7 @@ func (a *Agent) status(ctx context.Context) (api.Status, error) {
 		case *bridge.Status:
 			s.Status = d
 		case *fallback.Status:
-			warnings = append(warnings, notForwarding(d, nodeIPs)...)
+			warnings = append(warnings, a.notForwarding(d, nodeIPs)...)
 			if s.IPTables = d; pl.label == string(mode.NFTables) {
 				s.IPTables, s.NFTables = nil, d
 			}

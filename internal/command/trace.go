@@ -50,7 +50,8 @@ and the pods' range with --cluster-cidr. Otherwise it asks the running agent. No
 
 --live compares the answer with what is installed. On the bridge it asks ovs-vswitchd (ofproto/trace, over its control socket) what
 happens to the packet, for each endpoint, until the packet leaves the switch. With iptables and nftables it follows the rules of all
-owners. It names flows and chains that drop or divert the packet, what is missing, and existing connections.
+owners. It names flows and chains that drop or divert the packet or the answers of endpoints (5 at most),
+what is missing, and existing connections.
 Of a packet of the node's own it asks the kernel for the route, and for what the nftables of all owners do. A line "not known to arrive"
 names what else speaks against delivery: a port that is down, blocked or limited, connections that the endpoint has not answered.
 A line "not known" has UDP connections without an answer, which may be normal: the exit status is that of the other lines.
@@ -60,8 +61,8 @@ handle it as if it came by the pod's port; from this node it opens a socket. The
 connection that is answered, and deletes its conntrack entry. The Service's counters and session affinity do not see it. Other sources
 are refused: no packet of theirs can be sent here. A UDP datagram is empty, and that nothing answers it proves nothing.
 
---reply explains the answer as well, from the endpoint to the client. With --live it follows the answer of each endpoint (5 at most)
-through the switch or nftables, and shows what the conntrack entries of existing connections do to answers.
+--reply explains the answer as well, from the endpoint to the client. With --live it shows the way of each
+through the switch or nftables, and what the conntrack entries of existing connections do to answers.
 
 --follow then watches what becomes of the client's connections while it tries: the running agent looks at the conntrack entries and the
 Service's packet counters, at most twice a second. It prints what changes, and at the end how many connections were answered, refused

@@ -17,13 +17,11 @@ import (
 // replyStates are what conntrack sets for an answer, once for each pass through it.
 var replyStates = slices.Repeat([]string{"--ct-next", "trk,est,rpl"}, 4)
 
-// reply has the switch trace the answer of each endpoint that the packet's walks lead to, and compares that
-// with the model's explanation, in r.Reply.Live. list holds the existing connections.
+// reply has the switch trace the answer of each endpoint that the packet's walks lead to. Answers that are
+// lost are differences of r.Live. Where the answer was asked for, r.Reply.Live has all of the comparison with
+// the model's explanation. list holds the existing connections.
 func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connection) error {
 	l := trace.NewLive()
-	l.Verdict = v.r.Reply.Verdict
-	v.r.Reply.Live = l
-
 	n := 0
 	var done []netip.AddrPort
 	for _, w := range v.walks {
@@ -41,6 +39,18 @@ func (v *view) reply(ctx context.Context, q trace.Question, list []dpctl.Connect
 			n++
 		}
 	}
+
+	for _, lost := range l.Differences {
+		v.Differ("%s", lost)
+		if v.Verdict == trace.Deliver {
+			v.Verdict = trace.Uncertain
+		}
+	}
+	if v.r.Reply == nil {
+		return nil
+	}
+	l.Verdict = v.r.Reply.Verdict
+	v.r.Reply.Live = l
 
 	if len(done) > maxPaths {
 		l.Step("and the answers of %d more endpoints", len(done)-maxPaths)

@@ -29,7 +29,7 @@ func Routes(
 		if from.IsLoopback() {
 			from = netip.Addr{}
 		}
-		device, err := routeOf(from, to)
+		device, err := RouteOf(from, to)
 		switch {
 		case err != nil:
 			r.Doubt(fmt.Sprintf("the node has no route to %s (ip route get %s): %v", to, to, err))
@@ -48,7 +48,7 @@ func Routes(
 
 	for _, text := range r.Endpoints[:min(len(r.Endpoints), maxPaths)] {
 		at, _ := netip.ParseAddrPort(text)
-		device, err := routeOf(netip.Addr{}, at.Addr())
+		device, err := RouteOf(netip.Addr{}, at.Addr())
 		if err != nil {
 			r.Doubt(fmt.Sprintf("the node has no route to endpoint %s (ip route get %s): %v",
 				at, at.Addr(), err))

@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nkp-proxy/nkp/internal/sysctl"
 )
 
-// routeOf returns the device by which the kernel sends packets of the node's own. from may be the zero Addr.
-func routeOf(from, to netip.Addr) (device string, err error) {
+// RouteOf returns the device by which the kernel sends packets of the node's own. from may be the zero Addr.
+func RouteOf(from, to netip.Addr) (device string, err error) {
 	var o netlink.RouteGetOptions
 	if from.IsValid() {
 		o.SrcAddr = from.AsSlice()
@@ -36,7 +37,7 @@ func routeOf(from, to netip.Addr) (device string, err error) {
 // closed returns why the kernel sends nothing to an address (a blackhole, unreachable or prohibit route);
 // nil: it sends, or has no route at all.
 func closed(to netip.Addr) error {
-	_, err := routeOf(netip.Addr{}, to)
+	_, err := RouteOf(netip.Addr{}, to)
 	if errors.Is(err, unix.ENETUNREACH) {
 		return nil
 	}
@@ -47,7 +48,7 @@ func closed(to netip.Addr) error {
 // which it would send packets there.
 func forwards(from, to netip.Addr, in string) (device string, err error) {
 	if device = in; device == "" {
-		if device, err = routeOf(netip.Addr{}, from); err != nil {
+		if device, err = RouteOf(netip.Addr{}, from); err != nil {
 			return "?", err
 		}
 	}
@@ -55,14 +56,14 @@ func forwards(from, to netip.Addr, in string) (device string, err error) {
 		SrcAddr: from.AsSlice(),
 		Iif:     device,
 	})
-	// A route lookup does not look at this setting.
-	switch on, _ := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); {
-	case errors.Is(err, unix.EHOSTUNREACH):
-		err = fmt.Errorf("%w: is net.ipv4.ip_forward 1, and net.ipv4.conf.%s.forwarding?", err, device)
-	case errors.Is(err, unix.EXDEV):
-		err = fmt.Errorf("%w: rp_filter", err)
-	case err == nil && to.Is6() && string(on) == "0\n":
-		err = errors.New("net.ipv6.conf.all.forwarding is 0")
+	// Of IPv6 a route lookup does not look at this setting. Since Linux 6.13 one of IPv4 says EINVAL whatever
+	// the kernel has against a packet (net/ipv4/route.c, inet_rtm_getroute).
+	off := sysctl.ForwardingOff(to.Is6(), device)
+	switch refused := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EHOSTUNREACH); {
+	case off != "" && (refused || err == nil):
+		err = fmt.Errorf("%s is 0", off)
+	case errors.Is(err, unix.EXDEV), refused && to.Is4() && sysctl.StrictReversePath(device):
+		err = fmt.Errorf("%w: rp_filter of %s, or of all", err, device)
 	}
 	return device, err
 }

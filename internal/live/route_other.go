@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// routeOf works on Linux only.
-func routeOf(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
+// RouteOf works on Linux only.
+func RouteOf(_, _ netip.Addr) (string, error) { return "", errors.New("only Linux can be asked") }
 
 // closed works on Linux only.
 func closed(netip.Addr) error { return nil }

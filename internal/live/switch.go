@@ -116,7 +116,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 	s.usage(ctx, l, r)
 	list := s.connections(ctx, l, q, r)
 	// With a consistent choice and no client port, the packet may go to another node.
-	if r.Reply != nil && !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) {
+	if !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) {
 		if err := v.reply(ctx, q, list); err != nil {
 			return err
 		}

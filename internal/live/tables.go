@@ -280,6 +280,25 @@ func (s *Tables) answers(q trace.Question, r *trace.Result, paths []rules.Path, 
 	return nil
 }
 
+// NotForwarded returns which chain ends the path of a packet to an endpoint, whichever of some clients sends
+// it; "": none, or that depends on what is not known.
+func (s *Tables) NotForwarded(p rules.Packet, clients []netip.Addr) (at string, err error) {
+	for _, c := range clients {
+		p.From = netip.AddrPortFrom(c, defaultSourcePort)
+		paths, _, err := s.follow(p)
+		if err != nil {
+			return "", err
+		}
+		for _, w := range paths {
+			if w.Verdict != rules.Dropped && w.Verdict != rules.Rejected {
+				return "", nil
+			}
+			at = w.At + " " + whatEnds[w.Verdict]
+		}
+	}
+	return at, nil
+}
+
 // whatEnds describes what a chain does with a packet whose path ends there.
 var whatEnds = map[rules.Verdict]string{
 	rules.Dropped:  "drops it",

@@ -239,7 +239,8 @@ func (c *cluster) awaitStatus(t *testing.T, what string, ok func(*api.Status) bo
 	wait.NoError(t, what, func() error {
 		out, errOut, _ := c.nkp("status", "--socket", c.socket(), "-o", "json")
 		var s api.Status
-		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Status == nil || !ok(&s) {
+		err := json.Unmarshal([]byte(out), &s)
+		if err != nil || s.Mode == "" || s.Mode == "ovs" && s.Status == nil || !ok(&s) {
 			return fmt.Errorf("%v\n%s%s", err, tail(out, 3000), errOut)
 		}
 		return nil

@@ -44,6 +44,10 @@ func TestTraceReply(t *testing.T) {
 		if r.Reply == nil || r.Reply.Live == nil || r.Reply.Live.Verdict != "drop" || status != 1 || !strings.Contains(strings.Join(r.Reply.Live.Differences, "\n"), "cookie=0xbad") {
 			t.Errorf("%s, answers that are dropped: status %d, %+v", from.Name, status, r.Reply)
 		}
+		r, status = c.trace(t, "tcp", from.IP(here.IP4).String(), to, "--live")
+		if status != 1 || r.Reply != nil || r.Live.Verdict != "uncertain" || !strings.Contains(strings.Join(r.Live.Differences, "\n"), "is lost: by another owner's flow: cookie=0xbad") {
+			t.Errorf("%s, answers that are dropped, without --reply: status %d, %+v", from.Name, status, r.Live)
+		}
 		c.unanswered(t, from, "tcp", to, c.direct(t, from)) // datagrams pass
 	}
 	out, _, status := c.nkp("trace", "--socket", c.socket(), "--from", client.IP(here.IP4).String(), "--to", "40.0.0.1:80", "--live", "--reply")
