@@ -27,6 +27,7 @@ const (
 // Priorities of the fixed flows. Services' own are in service.go.
 const (
 	prioBypass      = 300 // table 0: what must never be tracked
+	prioOtherPort   = 210 // table 0: the same, to one on another port of the bridge than LOCAL
 	prioNode        = 200 // table 0: to the node's address: may be a reply to masqueraded traffic
 	prioFromNode    = 120
 	prioFromUplink0 = 115 // table 0: not a pod, where every other port leads to one
@@ -134,6 +135,12 @@ func (b *builder) entry() {
 		}
 		b.add(tableEntry, prioNode, 0, b.nearEntry(ip),
 			flow.SetField{Field: flow.Reg0, Value: toNode, Mask: toNode}, next)
+	}
+	for _, ip := range b.OtherPorts {
+		if m := b.nearEntry(ip); b.Uplink != 0 {
+			m.InPort = b.Uplink
+			b.add(tableEntry, prioOtherPort, 0, m, b.Layout.exit()...)
+		}
 	}
 	for _, ip := range b.HairpinIPs {
 		b.add(tableEntry, prioNode, 0, b.nearEntry(ip), b.ct(b.Layout.ZoneSNAT, tableUnSNAT))

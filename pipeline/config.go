@@ -36,6 +36,9 @@ type Config struct {
 	// NodeElsewhere are the families of which the node's addresses are not on this bridge. Replies sent to
 	// them do not come back here, so nothing can be masqueraded as the node.
 	NodeElsewhere []k8s.Family
+	// OtherPorts are those of LocalIPs that are on ports of this bridge other than LOCAL. What the uplink
+	// brings for them is left to the kernel, which serves it.
+	OtherPorts []netip.Addr
 	// HairpinIPs, at most one of each family, are addresses that exist only on this bridge. They replace the
 	// source address of a client that is its own endpoint where the node's address cannot: of the node
 	// itself, and of pods of a family in NodeElsewhere.

@@ -136,6 +136,13 @@ func (s *Settings) switchFacts(
 		}
 	}
 
+	for _, ip := range cfg.LocalIPs {
+		p, ok := sw.PortByName(k.network.DeviceOf(ip))
+		if ok && p.OFPort != 0 && !p.IsPod() && p.Name != sw.Bridge && cfg.Elsewhere(k8s.FamilyOf(ip)) {
+			cfg.OtherPorts = append(cfg.OtherPorts, ip)
+		}
+	}
+
 	if err := sw.Check(); errors.Is(err, ovsdb.ErrOVN) { // since nkp has started
 		warnings = append(warnings, err.Error())
 	}

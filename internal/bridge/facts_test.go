@@ -164,7 +164,7 @@ func TestWantedRoutes(t *testing.T) {
 		{[]netip.Addr{ip("172.16.0.2"), ip("fd00:ac::2"), ip("172.16.0.9")}, slices.Concat(four, six)},
 		{[]netip.Addr{ip("172.16.0.2")}, four}, {[]netip.Addr{ip("fd00:ac::2")}, six}, {nil, nil},
 	} {
-		if got := wantedRoutes(ranges, DefaultHairpinIPs, tc.nodeIPs); !slices.Equal(got, tc.want) {
+		if got := wantedRoutes(ranges, DefaultHairpinIPs, tc.nodeIPs, nil); !slices.Equal(got, tc.want) {
 			t.Errorf("node addresses %v: %v, want %v", tc.nodeIPs, got, tc.want)
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/node"
+	"github.com/nkp-proxy/nkp/internal/sysctl"
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -91,8 +94,16 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	if n, _ := k.count(cfg, sw, byOther); n > 0 && cfg.NoRouter {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints "+
 			"by other interfaces than bridge %s, which has no router of its own: "+
-			"packets of Services to them are lost; add routes to them over the bridge, or pass --gateway-mac",
+			"packets of Services to them are lost, but for those of pods whose router is this node; "+
+			"add routes to them over the bridge, or pass --gateway-mac",
 			n, sw.Bridge))
+		for _, f := range dataplane.Families {
+			off := sysctl.ForwardingOff(f == k8s.IPv6, sw.Bridge)
+			if off != "" && f.First(cfg.NodeIPs).IsValid() {
+				warnings = append(warnings, fmt.Sprintf("%s is 0: the kernel does not forward %s packets of "+
+					"Services that the bridge leaves to it; set it to 1 (sysctl -w %[1]s=1)", off, f))
+			}
+		}
 	}
 
 	if more := len(list) - maxRoutes; more > 0 {
@@ -142,6 +153,38 @@ func (k *kernel) closed(link int) (list []pipeline.Route) {
 		}
 	}
 	return list
+}
+
+// mtus returns, by family, the smallest MTU of the routes over the bridge that lead to endpoints, or to what
+// no other route covers; none for a family whose routes have none.
+func (k *kernel) mtus(bridge string) map[k8s.Family]int {
+	least := map[k8s.Family]int{}
+	link, _ := k.network.Link(bridge)
+	var routes node.Longest[int]
+	limited := false
+	if k.network != nil {
+		for _, r := range slices.Backward(k.network.Routes) {
+			if r.Link == link.Index && r.Protocol != routeProtocol {
+				routes.Put(r.Dst, r.MTU)
+				limited = limited || r.MTU > 0
+			}
+		}
+	}
+	if !limited {
+		return nil
+	}
+
+	note := func(ip netip.Addr) {
+		f := k8s.FamilyOf(ip)
+		if mtu, _ := routes.At(ip); mtu > 0 && (least[f] == 0 || mtu < least[f]) {
+			least[f] = mtu
+		}
+	}
+	for _, f := range dataplane.Families {
+		note(f.Unspecified())
+	}
+	k.eachEndpoint(note)
+	return least
 }
 
 // ports returns the ports to masquerade with: those that the kernel gives to no connection of the node. Zero:

@@ -411,7 +411,8 @@ func (p *Plane) followOthers(ctx context.Context) {
 func (p *Plane) checkTraffic() {
 	if c := p.prog.compiler; c != nil && p.prog.permitted && p.db.Switch().Exists {
 		cfg := c.Config()
-		p.traffic.check(&cfg, p.node.kernel.network, p.node.kernel.external(c, &cfg))
+		at := &p.node.kernel
+		p.traffic.check(&cfg, at.network, at.external(c, &cfg), at.mtus(p.set.Bridge))
 	}
 }
 

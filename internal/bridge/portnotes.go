@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -54,8 +55,13 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 		if p.OFPort == 0 || !p.IsPod() && p.OFPort != uplink {
 			continue
 		}
+		passes := ": nothing passes"
+		if len(p.Dead) > 0 && renamed(p.Name, sw.Bridge) {
+			passes = " for ovs-vswitchd, but the node has no device of that name any more: " +
+				"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then"
+		}
 		for _, text := range p.Dead {
-			n.add(p.Name, text+": nothing passes")
+			n.add(p.Name, text+passes)
 		}
 		if p.LinkDown && len(p.Dead) == 0 {
 			n.add(p.Name, "Interface.link_state is down: nothing passes")
@@ -66,6 +72,13 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 			}
 		}
 	}
+}
+
+// renamed reports whether this network namespace has the bridge's device, and none of a name.
+func renamed(name, bridge string) bool {
+	_, err := net.InterfaceByName(bridge)
+	_, gone := net.InterfaceByName(name)
+	return err == nil && gone != nil
 }
 
 // byConfig notes what the configuration of ports keeps back (ovs-ofctl mod-port), which the database does not

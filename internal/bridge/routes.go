@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -39,11 +40,14 @@ type route struct {
 	Dst netip.Prefix
 	Via netip.Addr // the zero Addr: on the link
 	Src netip.Addr // which of its addresses the node uses
+	MTU int        // 0: the interface's
 }
 
 // wantedRoutes returns the routes for the node's own traffic: to the hairpin addresses, and by them to the
-// Service ranges.
-func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route {
+// Service ranges. mtus, by family, are those by which the node's connections have to get to the endpoints.
+func wantedRoutes(
+	ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr, mtus map[k8s.Family]int,
+) []route {
 	var rs []route
 	for _, hop := range hairpins {
 		f := k8s.FamilyOf(hop)
@@ -54,7 +58,7 @@ func wantedRoutes(ranges []netip.Prefix, hairpins, nodeIPs []netip.Addr) []route
 		rs = append(rs, route{Dst: netip.PrefixFrom(hop, hop.BitLen()), Src: src})
 		for _, p := range ranges {
 			if k8s.FamilyOf(p.Addr()) == f {
-				rs = append(rs, route{Dst: p, Via: hop, Src: src})
+				rs = append(rs, route{Dst: p, Via: hop, Src: src, MTU: mtus[f]})
 			}
 		}
 	}
@@ -100,14 +104,19 @@ func (p *Plane) HostTrafficFor(m *k8s.Model) HostTraffic {
 	return p.set.HostTrafficFor(m, &sw)
 }
 
-// check finds out which data plane serves the node's own traffic, and sets nkp's routes accordingly.
-func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, external []netip.Addr) {
+// check finds out which data plane serves the node's own traffic, and sets nkp's routes accordingly. mtus are
+// as for wantedRoutes.
+func (h *hostTraffic) check(
+	cfg *pipeline.Config, network *node.Network, external []netip.Addr, mtus map[k8s.Family]int,
+) {
 	was, before := h.by, h.warnings
 	h.by, h.warnings = h.set.hostTraffic(cfg, network), nil
 
 	if was != "" && h.by != was && !h.open {
-		h.warn("the node's address has moved: its own traffic should be served by %s now, not %s; "+
-			"restart nkp to change over (no connection is lost)", h.by, was)
+		planes := map[HostTraffic]string{HostOVS: "the bridge", HostIPTables: "nftables or iptables"}
+		h.warn("the node's address has moved: its own traffic should be served by %s now, not by %s; "+
+			"restart nkp to change over (no connection is lost)",
+			cmp.Or(planes[h.by], "nothing"), cmp.Or(planes[was], "nothing"))
 		h.by = was
 	}
 
@@ -144,7 +153,7 @@ func (h *hostTraffic) check(cfg *pipeline.Config, network *node.Network, externa
 		onBridge := slices.DeleteFunc(slices.Clone(cfg.NodeIPs), func(ip netip.Addr) bool {
 			return cfg.Elsewhere(k8s.FamilyOf(ip))
 		})
-		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, onBridge))
+		h.routes(wantedRoutes(ranges, cfg.HairpinIPs, onBridge, mtus))
 	}
 
 	for _, w := range h.warnings {

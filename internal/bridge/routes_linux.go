@@ -104,7 +104,7 @@ func dropNextHops(index int) error {
 
 func (r route) on(index int) *netlink.Route {
 	n := &netlink.Route{
-		LinkIndex: index, Protocol: routeProtocol, Src: r.Src.AsSlice(),
+		LinkIndex: index, Protocol: routeProtocol, Src: r.Src.AsSlice(), MTU: r.MTU,
 		Dst: &net.IPNet{IP: r.Dst.Addr().AsSlice(), Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())},
 	}
 	if r.Via.IsValid() {
@@ -121,7 +121,7 @@ func (r route) is(h *netlink.Route) bool {
 	}
 	ones, _ := h.Dst.Mask.Size()
 	return ones == r.Dst.Bits() && sameIP(h.Dst.IP, r.Dst.Addr()) && sameIP(h.Gw, r.Via) &&
-		sameIP(h.Src, r.Src)
+		sameIP(h.Src, r.Src) && h.MTU == r.MTU
 }
 
 func sameIP(a net.IP, b netip.Addr) bool {

@@ -15,7 +15,7 @@ import (
 func TestNoWayToTheBridge(t *testing.T) {
 	for _, ranges := range [][]netip.Prefix{nil, {netip.MustParsePrefix("40.0.0.0/16")}} {
 		h := hostTraffic{set: &Settings{Bridge: "br-none", HostTraffic: HostOVS}, log: slog.New(slog.DiscardHandler)}
-		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, ServiceCIDRs: ranges}, nil, nil)
+		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, ServiceCIDRs: ranges}, nil, nil, nil)
 		if said := strings.Contains(strings.Join(h.warnings, "\n"), "the Service range is unknown"); said != (ranges == nil) {
 			t.Errorf("ranges %v: %q", ranges, h.warnings)
 		}
@@ -26,7 +26,7 @@ func TestNoWayToTheBridge(t *testing.T) {
 func TestNoWayToTheBridgeForAFamily(t *testing.T) {
 	for _, elsewhere := range [][]k8s.Family{nil, {k8s.IPv6}} {
 		h := hostTraffic{set: &Settings{Bridge: "br-none", HostTraffic: HostOVS}, log: slog.New(slog.DiscardHandler)}
-		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, NodeElsewhere: elsewhere}, nil, nil)
+		h.check(&pipeline.Config{NodeMAC: flow.MAC{2}, NodeElsewhere: elsewhere}, nil, nil, nil)
 		if said := strings.Contains(strings.Join(h.warnings, "\n"), "its own IPv6 traffic"); said != (elsewhere != nil) {
 			t.Errorf("elsewhere %v: %q", elsewhere, h.warnings)
 		}

@@ -44,6 +44,7 @@ type Route struct {
 	Link     int        // 0: none (unreachable, blackhole, prohibit)
 	Metric   int
 	Protocol int
+	MTU      int // 0: that of the link
 }
 
 // Station is an address on a link.
@@ -78,6 +79,18 @@ func (n *Network) Link(name string) (Link, bool) {
 		}
 	}
 	return Link{}, false
+}
+
+// DeviceOf returns the name of the interface that has an address; "": none.
+func (n *Network) DeviceOf(ip netip.Addr) string {
+	if n != nil {
+		for _, l := range n.Links {
+			if slices.Contains(l.Addrs, ip) {
+				return l.Name
+			}
+		}
+	}
+	return ""
 }
 
 // Neighbour returns what the kernel knows of a station on a link.

@@ -95,6 +95,7 @@ func (n *Network) routes(family int) error {
 			Link:     r.LinkIndex,
 			Metric:   r.Priority,
 			Protocol: int(r.Protocol),
+			MTU:      r.MTU,
 		}
 		if via, ok := r.Via.(*netlink.Via); ok { // an IPv4 route by an IPv6 next hop (RFC 5549)
 			route.Via = addrOf(via.Addr)
@@ -109,6 +110,9 @@ func (n *Network) routes(family int) error {
 		case len(r.MultiPath) > 0:
 			for _, hop := range r.MultiPath {
 				route.Via, route.Link = addrOf(hop.Gw), hop.LinkIndex
+				if via, ok := hop.Via.(*netlink.Via); ok {
+					route.Via = addrOf(via.Addr)
+				}
 				n.Routes = append(n.Routes, route)
 			}
 			return true

@@ -45,42 +45,48 @@ func TestNodeNetwork(t *testing.T) {
 			if row.nightly != "" {
 				nightly.Only(t, row.nightly)
 			}
-			c := newCluster(t, row.options, "--service-cidr", serviceCIDRs)
-			end, from := c.remotes[0].Host, []*testbed.Host{c.Node, c.External}
-			row.prepare(c)
-			if row.end != nil {
-				end = row.end(c)
-			}
-			if row.from != nil {
-				from = row.from(c)
-			}
-			w := reachEveryWay(end.IP(testbed.NodeIP4), end.IP(testbed.NodeIP6))
-			c.begin(w.objects...)
-
-			for _, restarted := range []bool{false, true} {
-				if restarted {
-					must(t, c.agent.Stop(syscall.SIGTERM))
-				}
-				if row.while != nil {
-					row.while(c, restarted)
-				}
-				if restarted {
-					c.run()
-					c.settle()
-				}
-				for _, h := range from {
-					list := w.outside
-					if h == c.Node || h == end {
-						list = w.own
-					}
-					c.answered(t, h, list, end.Name)
-					if row.while == nil { // else trace finds connections that had no answer
-						c.tracedTo(t, &row, h, list, end)
-					}
-				}
-				c.warnsOf(t, row.says)
-			}
+			row.try(t)
 		})
+	}
+}
+
+func (row *nodeNetwork) try(t *testing.T) {
+	c := newCluster(t, row.options, "--service-cidr", serviceCIDRs)
+	end, from := c.remotes[0].Host, []*testbed.Host{c.Node, c.External}
+	if row.prepare != nil {
+		row.prepare(c)
+	}
+	if row.end != nil {
+		end = row.end(c)
+	}
+	if row.from != nil {
+		from = row.from(c)
+	}
+	w := reachEveryWay(end.IP(testbed.NodeIP4), end.IP(testbed.NodeIP6))
+	c.begin(w.objects...)
+
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			must(t, c.agent.Stop(syscall.SIGTERM))
+		}
+		if row.while != nil {
+			row.while(c, restarted)
+		}
+		if restarted {
+			c.run()
+			c.settle()
+		}
+		for _, h := range from {
+			list := w.outside
+			if h == c.Node || h == end {
+				list = w.own
+			}
+			c.answered(t, h, list, end.Name)
+			if row.while == nil { // else trace finds connections that had no answer
+				c.tracedTo(t, row, h, list, end)
+			}
+		}
+		c.warnsOf(t, row.says)
 	}
 }
 
@@ -102,15 +108,7 @@ var nodeNetworks = []nodeNetwork{
 	}, end: func(c *cluster) *testbed.Host { return c.Remote }, from: onlyNode},
 	{name: "a router of its own for IPv6", prepare: func(c *cluster) {
 		// What comes to the other station's MAC is lost, as between two routers.
-		c.on(c.Router, `ip link add six link DEVICE address 02:00:00:00:00:06 type macvlan mode bridge
-			ip addr del fd00:ac::1/64 dev DEVICE
-			ip addr del fd00:a::1/64 dev DEVICE
-			echo 1 >/proc/sys/net/ipv6/conf/DEVICE/disable_ipv6
-			ip link set six up
-			ip addr add fd00:ac::1/64 dev six nodad
-			ip addr add fd00:a::1/64 dev six nodad
-			ip -6 route replace fd00:40::/112 via fd00:ac::2 dev six
-			ip -6 route replace fd00:20::/112 via fd00:ac::2 dev six`)
+		c.on(c.Router, ownRouter6)
 	}},
 	{name: "a router whose MAC changes unannounced", prepare: func(*cluster) {}, while: func(c *cluster, restarted bool) {
 		mac := "02:00:00:00:00:77"
@@ -123,6 +121,51 @@ var nodeNetworks = []nodeNetwork{
 		// The kernel may have forgotten it.
 		c.on(c.Node, `ip neigh change 172.16.0.1 dev BRIDGE nud stale || true
 			ip neigh change fd00:ac::1 dev BRIDGE nud stale || true`)
+	}},
+	{name: "a NIC outside the bridge that gets other names", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
+		c.on(c.Node, "echo 1 >/proc/sys/net/ipv6/conf/eth0/keep_addr_on_down")
+	}, while: func(c *cluster, restarted bool) {
+		names := []string{"eth0", "lan0"}
+		if restarted {
+			names = []string{"lan0", "lan1"}
+		}
+		c.on(c.Node, strings.NewReplacer("OLD", names[0], "NEW", names[1]).Replace(`ip link set OLD down
+			ip link set OLD name NEW
+			ip link set NEW up
+			ip route replace default via 172.16.0.1
+			ip -6 route replace default via fd00:ac::1`))
+	}},
+	{name: "two IPv6 next hops of IPv4, one of them dead", prepare: func(c *cluster) {
+		c.on(c.Router, ownRouter6+"echo 0 >/proc/sys/net/ipv6/conf/DEVICE/disable_ipv6\nip addr add fe80::1/64 dev DEVICE nodad\n"+
+			"nft 'table netdev x { chain x { type filter hook ingress device six priority 0; meta protocol ip drop; }; }'")
+		c.on(c.Node, `ip nexthop add id 7 via fe80::2 dev BRIDGE
+			ip nexthop add id 8 via fe80::1 dev BRIDGE
+			ip nexthop add id 9 group 7/8
+			ip route del default
+			ip route add default nhid 9`)
+	}},
+	{name: "routes with an MTU", from: onlyNode, prepare: func(c *cluster) {
+		// 1460 or 1440 of the link; 1360 or 1340 of the routes
+		c.on(c.Router, `nft 'table inet small { chain x { type filter hook forward priority 0;
+			tcp flags & (syn|ack) == syn tcp option maxseg size > 1360 drop; }; }'`)
+	}, while: func(c *cluster, restarted bool) {
+		if restarted {
+			c.on(c.Node, `ip route replace default via 172.16.0.1 dev BRIDGE
+				ip route add 10.0.1.0/24 via 172.16.0.1 mtu 1400
+				ip -6 route replace fd00:b::/64 via fd00:ac::1 mtu 1400`)
+			return
+		}
+		c.on(c.Node, `ip route replace default via 172.16.0.1 dev BRIDGE mtu 1400
+			ip -6 route replace default via fd00:ac::1 dev BRIDGE mtu 1400`)
+	}},
+	{name: "the node's addresses on another port of the bridge, in a VLAN", prepare: func(c *cluster) {
+		c.vsctl("add-port " + c.Bridge + " mgmt0 -- set Interface mgmt0 type=internal -- set Port uplink tag=100 -- set Port mgmt0 tag=100")
+		c.on(c.Node, `ip addr flush dev BRIDGE
+			ip addr add 172.16.0.2/24 dev mgmt0
+			ip addr add fd00:ac::2/64 dev mgmt0 nodad
+			ip link set mgmt0 up
+			ip route replace default via 172.16.0.1 dev mgmt0
+			ip -6 route replace default via fd00:ac::1 dev mgmt0`)
 	}},
 	{name: "LOCAL in a VLAN, the uplink a trunk", prepare: func(c *cluster) {
 		c.trunkUplink()
@@ -156,6 +199,15 @@ var nodeNetworks = []nodeNetwork{
 	}, while: func(c *cluster, restarted bool) {
 		if restarted {
 			moveFamily(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
+		}
+	}},
+	{name: "the node's addresses move to a NIC while nkp is away", options: testbed.Options{NodeOutside: true}, prepare: func(c *cluster) {
+		moveFamily(c, "-4", "172.16.0.2", "172.16.0.1", "24", "40.0.0.0/24 20.0.0.0/24")
+		moveFamily(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
+	}, while: func(c *cluster, restarted bool) {
+		if restarted {
+			moveBack(c, "-4", "172.16.0.2", "172.16.0.1", "24", "40.0.0.0/24 20.0.0.0/24")
+			moveBack(c, "-6", "fd00:ac::2", "fd00:ac::1", "64", "fd00:40::/112 fd00:20::/112")
 		}
 	}},
 	{name: "a pod that neither its slice nor the database names", prepare: func(c *cluster) {
@@ -194,6 +246,18 @@ var nodeNetworks = []nodeNetwork{
 
 var noUplink = []string{"no uplink: bridge", "the uplink port is unknown (--uplink-port)"}
 
+// ownRouter6 moves the router's IPv6 addresses of the node's link to a station of their own.
+const ownRouter6 = `ip link add six link DEVICE address 02:00:00:00:00:06 type macvlan mode bridge
+	ip addr del fd00:ac::1/64 dev DEVICE
+	ip addr del fd00:a::1/64 dev DEVICE
+	echo 1 >/proc/sys/net/ipv6/conf/DEVICE/disable_ipv6
+	ip link set six up
+	ip addr add fd00:ac::1/64 dev six nodad
+	ip addr add fd00:a::1/64 dev six nodad
+	ip -6 route replace fd00:40::/112 via fd00:ac::2 dev six
+	ip -6 route replace fd00:20::/112 via fd00:ac::2 dev six
+`
+
 const noOther = "no fault was found in this network"
 
 const noDefault = "ip route del default\nip -6 route del default\n"
@@ -209,15 +273,26 @@ func hostRoutes(c *cluster) {
 
 // moveFamily moves the node's address of a family from its NIC to the bridge.
 func moveFamily(c *cluster, flag, node, router, bits, ranges string) {
-	args := strings.NewReplacer("FAMILY", flag, "NODE", node, "ROUTER", router, "BITS", bits, "RANGES", ranges)
-	c.on(c.Node, args.Replace(`ip addr del NODE/BITS dev eth0
-		echo 0 >/proc/sys/net/ipv6/conf/BRIDGE/disable_ipv6
-		ip addr add NODE/BITS dev BRIDGE nodad
-		ip link set BRIDGE up
-		ip FAMILY route replace default via ROUTER dev BRIDGE`))
-	c.on(c.Router, args.Replace(`ip addr del ROUTER/BITS dev DEVICE
-		ip addr add ROUTER/BITS dev uplink nodad
-		for p in RANGES; do ip FAMILY route replace $p via NODE dev uplink; done`))
+	moveTo(c, flag, node, router, bits, ranges, "eth0", "BRIDGE", "DEVICE", "uplink")
+}
+
+// moveBack does the reverse.
+func moveBack(c *cluster, flag, node, router, bits, ranges string) {
+	moveTo(c, flag, node, router, bits, ranges, "BRIDGE", "eth0", "uplink", "DEVICE")
+}
+
+// moveTo moves an address from one device of the node to another, and the router's with it.
+func moveTo(c *cluster, flag, node, router, bits, ranges, from, to, routerFrom, routerTo string) {
+	args := strings.NewReplacer("FAMILY", flag, "NODE", node, "ROUTER", router, "BITS", bits, "RANGES", ranges, "FROM", from, "TO", to)
+	c.on(c.Node, args.Replace(`ip addr del NODE/BITS dev FROM
+		echo 0 >/proc/sys/net/ipv6/conf/TO/disable_ipv6
+		ip addr add NODE/BITS dev TO nodad
+		ip link set TO up
+		ip FAMILY route replace default via ROUTER dev TO`))
+	args = strings.NewReplacer("FAMILY", flag, "NODE", node, "ROUTER", router, "BITS", bits, "RANGES", ranges, "FROM", routerFrom, "TO", routerTo)
+	c.on(c.Router, args.Replace(`ip addr del ROUTER/BITS dev FROM
+		ip addr add ROUTER/BITS dev TO nodad
+		for p in RANGES; do ip FAMILY route replace $p via NODE dev TO; done`))
 }
 
 // tracedTo checks that trace has each of the frontends answered by a host.
@@ -452,6 +527,16 @@ func TestForwardingIsOff(t *testing.T) {
 			if !outside {
 				c.answered(t, c.External, []string{"tcp 172.16.0.2:30080"}, c.remotes[0].Name)
 				c.warnsOf(t, nil)
+				// What it does not know how to send, the bridge leaves to the kernel.
+				c.on(c.Node, noDefault+`ip link add beside type veth peer name beyond
+					ip link set beside up
+					ip link set beyond up
+					ip route add 10.0.1.0/24 dev beside`)
+				c.warnsOf(t, []string{"the kernel reaches 1 endpoints by other interfaces", "net.ipv4.conf." + c.Bridge + ".forwarding is 0",
+					"net.ipv6.conf.all.forwarding is 0"})
+				must(t, c.Node.Sysctl("ipv4/conf/"+c.Bridge+"/forwarding", "1"))
+				must(t, c.Node.Sysctl("ipv6/conf/all/forwarding", "1"))
+				c.warnsOf(t, []string{"the kernel reaches 1 endpoints by other interfaces"})
 				return
 			}
 			c.warnsOf(t, []string{"net.ipv4.conf.eth0.forwarding is 0", "net.ipv6.conf.all.forwarding is 0"})
@@ -506,6 +591,59 @@ func TestClosedRoutes(t *testing.T) {
 				c.warnsOf(t, nil)
 				c.answered(t, c.Node, w.own, end.Name)
 				c.flush()
+			}
+		})
+	}
+}
+
+// An address that moves to the node, as VRRP's do, serves NodePorts as the node's own while it is here, and not before or after; so it is
+// after a restart of nkp.
+func TestAddressThatMoves(t *testing.T) {
+	for name, outside := range map[string]bool{"on the bridge": false, "beside the bridge": true} {
+		t.Run(name, func(t *testing.T) {
+			if outside {
+				nightly.Only(t, "the gate has the bridge")
+				needsIPTables(t)
+			}
+			c := newCluster(t, testbed.Options{NodeOutside: outside}, "--service-cidr", serviceCIDRs)
+			end := c.remotes[0]
+			w := reachEveryWay(end.IP4, end.IP6)
+			var moved []string
+			for _, to := range w.outside {
+				moved = append(moved, strings.NewReplacer("172.16.0.2", "172.16.0.200", "fd00:ac::2", "fd00:ac::200").Replace(to))
+			}
+			c.begin(w.objects...)
+			traced := func(here bool) {
+				t.Helper()
+				for _, to := range moved {
+					proto, addr, _ := strings.Cut(to, " ")
+					from := c.External.IP(netip.MustParseAddrPort(addr).Addr()).String()
+					want := map[bool]string{true: "deliver", false: "untouched"}[here]
+					c.eventually("trace says "+want, func() error {
+						if r, status := c.trace(t, proto, from, addr, "--live"); r.Verdict != want || r.Live == nil || !r.Live.Agrees || status != 0 {
+							return fmt.Errorf("status %d, %s, %+v", status, r.Verdict, r.Live)
+						}
+						return nil
+					})
+				}
+				c.warnsOf(t, nil)
+			}
+			for _, restarted := range []bool{false, true} {
+				traced(false)
+				if restarted {
+					must(t, c.agent.Stop(syscall.SIGTERM))
+				}
+				c.on(c.Node, "ip addr add 172.16.0.200/32 dev "+c.NodeDevice()+"\nip addr add fd00:ac::200/128 dev "+c.NodeDevice()+" nodad")
+				if restarted {
+					c.run()
+					c.settle()
+				}
+				traced(true)
+				c.answered(t, c.External, moved, end.Name)
+				c.answered(t, c.External, w.outside, end.Name)
+				c.on(c.Node, "ip addr del 172.16.0.200/32 dev "+c.NodeDevice()+"\nip addr del fd00:ac::200/128 dev "+c.NodeDevice())
+				traced(false)
+				c.answered(t, c.External, w.outside, end.Name)
 			}
 		})
 	}
