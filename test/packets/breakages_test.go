@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -130,6 +131,8 @@ func onLoopback(c *scene, t *testing.T) {
 }
 
 const (
+	mended = "nkp reads flows and groups back when it starts, and mends them"
+
 	leavesElsewhere = `the packet may not arrive: it leaves by the datapath's port \d+, not by that of the ` +
 		`endpoint, OpenFlow port 11: by another owner's flow: cookie=0x77,table=0,priority=1`
 	notSent = `last seen leaving by port 13 to MAC 02:00:00:00:00:11; port pod-11 has sent no packet: .*, ` +
@@ -147,6 +150,58 @@ func lessNeighbours(flow string) func(c *scene, t *testing.T) {
 		}
 	}
 }
+
+// twoEndpoints gives the Service a second endpoint.
+func twoEndpoints(c *scene) {
+	c.put(slice(c.web(), 8080, at(c.at(c.pods[0])), at(c.at(c.pods[2]))))
+	c.settle()
+}
+
+// lessOneBucket takes the second endpoint's bucket from the Service's group.
+func lessOneBucket(c *scene, t *testing.T) {
+	out, err := c.Ofctl("dump-groups", c.Bridge)
+	must(t, err)
+	for line := range strings.Lines(out) {
+		at := strings.LastIndex(line, ",bucket=")
+		if at > 0 && strings.Contains(line[at:], c.at(c.pods[2]).String()) {
+			_, err = c.Ofctl("mod-group", c.Bridge, strings.TrimSpace(line[:at]))
+			must(t, err)
+			return
+		}
+	}
+	t.Fatalf("no group has the endpoint last:\n%s", out)
+}
+
+// whileAway returns breakages that happen while nkp does not run.
+func whileAway(all ...func(c *scene, t *testing.T)) func(*scene, *testing.T) {
+	return func(c *scene, t *testing.T) {
+		must(t, c.agent.Stop(syscall.SIGTERM))
+		for _, does := range all {
+			does(c, t)
+		}
+		c.run()
+		c.settle()
+	}
+}
+
+// nodeMoves moves the node's addresses from the bridge to another device.
+func nodeMoves(c *scene, t *testing.T) {
+	c.on(c.Node, `ip link add beside type veth peer name beyond
+		ip link set beside up
+		ip link set beyond up
+		ip addr del 172.16.0.2/24 dev BRIDGE
+		ip addr del fd00:ac::2/64 dev BRIDGE
+		ip addr add 172.16.0.2/24 dev beside
+		ip addr add fd00:ac::2/64 dev beside nodad`)
+}
+
+// renamedUplink gives the uplink's device another name.
+func renamedUplink(c *scene, t *testing.T) {
+	c.on(c.Node, "ip link set uplink down\nip link set uplink name renamed0\nip link set renamed0 up")
+}
+
+// outside is the client outside of the cluster.
+func outside(c *cluster) *testbed.Host { return c.External }
 
 var breakages = []breakage{
 	{name: "VLAN tag on the endpoint's port", gate: true, does: vsctl("set", "Port", "pod-11", "tag=7"),
@@ -192,6 +247,19 @@ var breakages = []breakage{
 		c.settle()
 		ofctl("del-groups", "br-int")(c, t)
 	}, status: `repaired [1-9]`, works: true},
+	{name: "deleted bucket of a group", again: true, does: func(c *scene, t *testing.T) { twoEndpoints(c); lessOneBucket(c, t) }, status: `repaired [1-9]`, works: true},
+	{name: "deleted bucket of a group while nkp is away", does: func(c *scene, t *testing.T) { twoEndpoints(c); whileAway(lessOneBucket)(c, t) }, works: true, unnamed: mended},
+	{name: "the node's address moves to another device", from: node, does: nodeMoves, status: `the node's address has moved`, trace: `what is installed does not agree: masquerade: false on the switch`},
+	{name: "deleted bucket of a group", kind: "IPv6", again: true, does: func(c *scene, t *testing.T) { twoEndpoints(c); lessOneBucket(c, t) }, status: `repaired [1-9]`, works: true},
+	{name: "deleted groups while nkp is away", kind: "IPv6", does: whileAway(ofctl("del-groups", "br-int")), works: true, unnamed: mended},
+	{name: "the node's address moves to another device", kind: "IPv6", from: node, does: nodeMoves, status: `the node's address has moved`, trace: `what is installed does not agree: masquerade: false on the switch`},
+	{name: "the node's address moves to another device", kind: "UDP", from: node, does: nodeMoves, either: true, status: `the node's address has moved`, trace: `what is installed does not agree: masquerade: false on the switch`},
+	{name: "renamed uplink", kind: "NodePort", from: outside, does: renamedUplink, works: true, status: `port uplink: .* the node has no device of that name any more`},
+	{name: "renamed uplink while nkp is away", kind: "NodePort", from: outside, does: whileAway(renamedUplink), works: true, status: `port uplink: .* the node has no device of that name any more`},
+	{name: "another owner's drop while nkp is away", kind: "IPv6", does: whileAway(ofctl("add-flow", "br-int", "cookie=0x77,table=30,priority=65000,ipv6,actions=drop")),
+		status: `flows of other owners in nkp's tables: 1`, trace: `by another owner's flow: cookie=0x77`, diff: `^! another owner's flow`},
+	{name: "another owner's drop while nkp is away", does: whileAway(ofctl("add-flow", "br-int", "cookie=0x77,table=30,priority=65000,ip,actions=drop")),
+		status: `flows of other owners in nkp's tables: 1`, trace: `by another owner's flow: cookie=0x77`, diff: `^! another owner's flow`},
 	{name: "deleted meter", again: true, does: ofctl("del-meters", "br-int"), status: `repaired [1-9]`, works: true},
 	{name: "a table's flows deleted", again: true, does: ofctl("del-flows", "br-int", "table=30"), trace: `does not agree: `, status: `repaired [1-9]`, diff: `(?m)^\+ `, works: true},
 	{name: "another owner's drop", does: ofctl("add-flow", "br-int", "cookie=0x77,table=30,priority=65000,ip,actions=drop"),
