@@ -30,6 +30,12 @@ var (
 	canaryWayBack = append(canaryWayIn[:4:4], "hook input", "answer translated back")
 )
 
+// canaryUntracked is what a canary shows that conntrack has not seen. Other Service packets may be tracked,
+// because they do not pass lo.
+const canaryUntracked = "it is not translated, because a rule of others keeps it from being tracked " +
+	"(notrack): of all packets, or of those on lo alone; then only what the node sends to itself fails, " +
+	"by its NodePorts or to endpoints at its own addresses"
+
 // sendCanary sends a canary of a family. It takes canaryTries*2*canaryWait at most.
 func (p *Plane) sendCanary(f k8s.Family) (r dataplane.CanaryResult) {
 	p.mu.Lock()
@@ -74,9 +80,9 @@ func tryCanary(at serving.Canary, endpoint *rawEndpoint) (r dataplane.CanaryResu
 			at.Endpoint)}
 	}
 
+	entry := dpctl.Connection{Protocol: "UDP", Frontend: at.Frontend, Client: from}
 	defer func() {
-		entry := dpctl.Connection{Protocol: "UDP", Frontend: at.Frontend, Client: from}
-		if err := conntrack.ForgetOne(&entry); err != nil && r.Lost == "" {
+		if _, err := conntrack.ForgetOne(&entry); err != nil && r.Lost == "" {
 			r = dataplane.CanaryResult{Unknown: "its conntrack entry is left to expire: " + err.Error()}
 		}
 	}()
@@ -93,6 +99,9 @@ func tryCanary(at serving.Canary, endpoint *rawEndpoint) (r dataplane.CanaryResu
 		if _, err := client.Read(make([]byte, 1)); errors.Is(err, syscall.ECONNREFUSED) {
 			r = dataplane.CanaryResult{Passed: canaryWayIn[:1],
 				Lost: "it is not translated: nkp's rules do not lead from hook output to its endpoint"}
+			if tracked, err := conntrack.ForgetOne(&entry); err == nil && !tracked {
+				r = dataplane.CanaryResult{Partial: true, Lost: canaryUntracked}
+			}
 		}
 		return r
 	}

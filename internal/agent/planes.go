@@ -94,7 +94,7 @@ func (a *Agent) hooks(m mode.Mode) dataplane.Hooks {
 		DataPath: func(v dataplane.CanaryVerdict) {
 			// A full table is no reason: who fills it must not take the node out of its load balancers.
 			if a.set.HealthzDataPath {
-				a.proxy.SetDataPath(v.Plane+" "+v.Family, v.Fault != "" && !v.Full)
+				a.proxy.SetDataPath(v.Plane+" "+v.Family, v.Fault != "" && !v.Full && !v.Partial)
 			}
 		},
 		Refused: func(r dataplane.Refusal) {

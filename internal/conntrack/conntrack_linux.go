@@ -134,9 +134,9 @@ func forget(
 	return forgotten, err
 }
 
-// ForgetOne deletes the conntrack entry of a connection by its client, frontend and protocol, in zone 0. One
-// that does not exist is no error.
-func ForgetOne(c *dpctl.Connection) error {
+// ForgetOne deletes the conntrack entry of a connection by its client, frontend and protocol, in zone 0, and
+// reports whether there was one.
+func ForgetOne(c *dpctl.Connection) (existed bool, err error) {
 	ip := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
 	src, dst := nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
 	if c.Frontend.Addr().Is6() {
@@ -155,10 +155,10 @@ func ForgetOne(c *dpctl.Connection) error {
 	tuple.AddChild(proto)
 	req := request(k8s.FamilyOf(c.Frontend.Addr()), nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 	req.AddData(tuple)
-	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); !errors.Is(err, unix.ENOENT) {
-		return err
+	if _, err = req.Execute(unix.NETLINK_NETFILTER, 0); errors.Is(err, unix.ENOENT) {
+		return false, nil
 	}
-	return nil
+	return err == nil, err
 }
 
 // dump calls do with each connection of a family and zone, and its netlink attributes.

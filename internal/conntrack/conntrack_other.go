@@ -21,7 +21,7 @@ func Forget(context.Context, k8s.Family, uint16, func(*dpctl.Connection) bool) (
 }
 
 // ForgetOne deletes a connection on Linux only.
-func ForgetOne(*dpctl.Connection) error { return errors.ErrUnsupported }
+func ForgetOne(*dpctl.Connection) (bool, error) { return false, errors.ErrUnsupported }
 
 // Usage returns the size of the kernel's table on Linux only.
 func Usage() (dpctl.Fill, error) { return dpctl.Fill{}, errors.ErrUnsupported }

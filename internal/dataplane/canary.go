@@ -24,6 +24,8 @@ type CanaryResult struct {
 	// table, which is no fault of the path.
 	Lost string
 	Full bool
+	// Partial says that other packets may pass, so that it is no reason for /healthz.
+	Partial bool
 	// Unknown is why nothing can be said: no canary was sent, or nkp may have missed it.
 	Unknown string
 }
@@ -41,6 +43,8 @@ type CanaryVerdict struct {
 	Fault      string     `json:"fault,omitempty"`
 	FaultSince *time.Time `json:"faultSince,omitempty"`
 	Full       bool       `json:"full,omitempty"`
+	// Partial says that the fault may be of packets to the node itself alone.
+	Partial bool `json:"partial,omitempty"`
 	// Unknown is why the latest canary shows nothing; "": it does.
 	Unknown string `json:"unknown,omitempty"`
 
@@ -134,7 +138,7 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 		if v.Fault != "" {
 			c.log.Info("packets of nkp's own pass the data path again", "plane", v.Plane, "family", v.Family)
 		}
-		c.lost[i], v.Fault, v.FaultSince, v.Full = 0, "", nil, false
+		c.lost[i], v.Fault, v.FaultSince, v.Full, v.Partial = 0, "", nil, false, false
 		v.Passed, v.PassedAt = r.Passed, &now
 		return
 	case r.Full:
@@ -153,7 +157,7 @@ func (c *Canary) note(i int, r CanaryResult, now time.Time) {
 		c.log.Error("no packet of nkp's own passes the data path",
 			"plane", v.Plane, "family", v.Family, "fault", r.Lost)
 	}
-	v.Fault, v.Full, v.Passed = r.Lost, r.Full, append([]string{}, r.Passed...)
+	v.Fault, v.Full, v.Partial, v.Passed = r.Lost, r.Full, r.Partial, append([]string{}, r.Passed...)
 }
 
 // Verdicts returns a verdict for each family. Its lists must not be changed.

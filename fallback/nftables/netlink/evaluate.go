@@ -211,8 +211,20 @@ func (w *follower) meta(e *expression, g *registers, s *state) {
 		}
 	case unix.NFT_META_IIFNAME:
 		w.device(register, g)
+	case unix.NFT_META_IIF:
+		w.deviceNumber(register, g, w.loopedBack, w.packet.FromNode)
 	case unix.NFT_META_OIFNAME:
-		g.forget(register, unix.IFNAMSIZ)
+		switch lo, none := w.leaves(s); {
+		case lo:
+			load(padName("lo", false))
+		case none:
+			load(padName("", false))
+		default:
+			g.forgetDevice(register, unix.IFNAMSIZ, "lo")
+		}
+	case unix.NFT_META_OIF:
+		lo, none := w.leaves(s)
+		w.deviceNumber(register, g, lo, none)
 	default:
 		g.forget(register, 4)
 	}
@@ -234,8 +246,35 @@ func (w *follower) device(register uint32, g *registers) {
 	}
 	g.load(register, padName(name, false), known)
 	if known == 0 {
-		g.device = offset(register) + 1
+		g.forgetDevice(register, unix.IFNAMSIZ, append([]string{"lo"}, w.packet.NotDevices...)...)
 	}
+}
+
+// loopback is the number of the device lo in every network namespace (LOOPBACK_IFINDEX).
+const loopback = 1
+
+// deviceNumber loads the number of a device: lo, none, or one that is not known, but is not lo.
+func (w *follower) deviceNumber(register uint32, g *registers, lo, none bool) {
+	switch {
+	case lo:
+		g.load(register, host32(loopback), ^uint64(0))
+	case none:
+		g.load(register, host32(0), ^uint64(0))
+	default:
+		g.forgetDevice(register, 4, "lo")
+	}
+}
+
+// leaves reports whether the packet leaves by lo, and whether it leaves by no device, in the hook that it
+// passes. Hook output has the device of the route to where the packet was sent, also after a translation.
+func (w *follower) leaves(s *state) (lo, none bool) {
+	switch w.hook {
+	case unix.NF_INET_LOCAL_OUT:
+		return w.packet.IsLocal(w.packet.To.Addr()), false
+	case unix.NF_INET_POST_ROUTING:
+		return w.packet.FromNode && w.packet.IsLocal(s.to.Addr()), false
+	}
+	return false, w.hook != unix.NF_INET_FORWARD
 }
 
 // ct loads what connection tracking knows of the packet.
@@ -302,7 +341,7 @@ func (w *follower) compare(e *expression, g *registers) truth {
 	data := e.value(unix.NFTA_CMP_DATA)
 	if op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ {
 		t := g.equals(register, data)
-		if t == maybe && g.device == offset(register)+1 && w.otherDevice(data) {
+		if t == maybe && g.device == offset(register)+1 && g.otherDevice(data) {
 			t = no
 		}
 		return t.not(op == unix.NFT_CMP_NEQ)

@@ -70,6 +70,7 @@ type follower struct {
 	packet     *rules.Packet
 	protocol   byte
 	service    map[string]rules.SetID // the sets of nkp's table by name
+	hook       uint32                 // that the packet passes
 	loopedBack bool                   // what the node sends to itself has come in again
 	// connection tracking has not restored the destination of an answer yet
 	notRestored bool
@@ -144,6 +145,7 @@ func (w *follower) end(s state, f rules.Verdict, at string) {
 
 // pass returns the states of packets that pass all base chains of a hook.
 func (w *follower) pass(hook uint32, in []state) []state {
+	w.hook = hook
 	untranslated := w.packet.IPTables != nil && !w.loopedBack &&
 		(hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_LOCAL_OUT)
 	for i := range w.bases {

@@ -107,6 +107,50 @@ func TestFollowLimits(t *testing.T) {
 	}
 }
 
+// Rules of lo are those of what the node sends to itself, in every hook, by the name of the device or its number.
+func TestFollowLoopback(t *testing.T) {
+	itself := netip.MustParseAddr("10.0.0.9")
+	for _, tc := range []struct {
+		hook, rule    string
+		fromNode      bool
+		to            string
+		drops, doubts bool
+	}{
+		{"output", "oif lo drop", true, "40.0.0.1:80", false, false},
+		{"output", "oifname lo drop", true, "40.0.0.1:80", false, false},
+		{"output", "oif lo drop", true, "10.0.0.9:80", true, false},
+		{"output", "oifname lo drop", true, "10.0.0.9:80", true, false},
+		{"output", "oif != lo drop", true, "40.0.0.1:80", true, false},
+		{"output", "oifname != lo drop", true, "40.0.0.1:80", true, false},
+		{"output", "oifname eth0 drop", true, "40.0.0.1:80", false, true},
+		{"output", "oif 2 drop", true, "40.0.0.1:80", false, true},
+		{"postrouting", "oifname lo drop", true, "10.0.0.9:80", true, false},
+		{"postrouting", "oif lo drop", false, "40.0.0.1:80", false, false},
+		{"forward", "oif lo drop", false, "40.0.0.1:80", false, false},
+		{"input", "iif != lo drop", true, "10.0.0.9:80", false, false},
+		{"input", "iif != lo drop", false, "10.0.0.9:80", true, false},
+		{"input", "iifname != lo drop", false, "10.0.0.9:80", true, false},
+		{"input", "oifname lo drop", true, "10.0.0.9:80", false, false},
+		{"prerouting", "iif lo drop", true, "10.0.0.9:80", true, false},
+		{"prerouting", "iif lo drop", false, "40.0.0.1:80", false, false},
+	} {
+		t.Run(tc.hook+" "+tc.rule+" "+tc.to, func(t *testing.T) {
+			c := isolated(t)
+			program(t, "add table ip f; add chain ip f x { type filter hook "+tc.hook+" priority 0; }; add rule ip f x "+tc.rule)
+			packet := syn(tc.to)
+			packet.FromNode, packet.Local = tc.fromNode, []netip.Addr{itself}
+			ways, _, err := c.Follow(t.Context(), k8s.IPv4, packet)
+			doubt, dropped := false, true
+			for _, w := range ways {
+				doubt, dropped = doubt || w.Doubt, dropped && w.Fate == rules.Dropped
+			}
+			if err != nil || doubt != tc.doubts || dropped != tc.drops {
+				t.Errorf("%+v, %v; want it dropped: %t, in doubt: %t", ways, err, tc.drops, tc.doubts)
+			}
+		})
+	}
+}
+
 // Chains that are bound to a device see its packets before any that Follow passes: those of the families netdev and inet, with one
 // device or several. Chains of other devices, and those of all, are left out.
 func TestOfDevice(t *testing.T) {

@@ -4,6 +4,7 @@ package netlink
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +14,10 @@ import (
 type registers struct {
 	b     [64]byte
 	known uint64 // a bit for each byte
-	// device is 1 more than the offset of the name of a device that is not known; 0: of none.
-	device int
+	// device is 1 more than the offset of the name or number of a device that is not known, but is none of
+	// notDevices; 0: of none.
+	device     int
+	notDevices []string
 }
 
 // offset returns where a register begins: the first four have 16 bytes, and the same memory has numbers for
@@ -104,12 +107,22 @@ func (g *registers) order(register uint32, value []byte) (order int, ok bool) {
 	return bytes.Compare(b, value), ok
 }
 
-// otherDevice reports whether a device's name in a comparison is one that the unknown device is known not to
-// have.
-func (w *follower) otherDevice(value []byte) bool {
+// forgetDevice marks the name or number of a device as not known, except that it is none of some. Names in
+// not may end in *.
+func (g *registers) forgetDevice(register uint32, size int, not ...string) {
+	g.forget(register, size)
+	g.device, g.notDevices = offset(register)+1, not
+}
+
+// otherDevice reports whether a device's name or number in a comparison is one that the unknown device is
+// known not to have.
+func (g *registers) otherDevice(value []byte) bool {
+	if bytes.Equal(value, host32(loopback)) {
+		return slices.Contains(g.notDevices, "lo")
+	}
 	name := strings.TrimRight(string(value), "\x00")
 	whole := len(name) < len(value)
-	for _, n := range w.packet.NotDevices {
+	for _, n := range g.notDevices {
 		begin, wild := strings.CutSuffix(n, "*")
 		if wild && strings.HasPrefix(name, begin) || whole && name == n {
 			return true
