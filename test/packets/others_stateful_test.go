@@ -4,6 +4,8 @@ package packets
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -163,5 +165,70 @@ func TestFlowThatReturns(t *testing.T) {
 	c.disagrees(t, client, "40.0.0.3:80", "uncertain", `may lead passed packets back to nkp's flows .*: cookie=0x77,table=60,priority=5`)
 	if _, err := c.Appctl("version"); err != nil {
 		t.Fatalf("ovs-vswitchd does not answer: %v", err)
+	}
+}
+
+// What nkp passes on may pass conntrack a few times more, in zones of others, before the datapath drops it, in both directions: as often
+// as docs/decisions/others-keep-their-say.md says. The userspace datapath drops it one pass later; the kernel's, which puts off what is
+// nested too deeply, does not.
+func TestPassesLeftToOthers(t *testing.T) {
+	const most = 10 // lookups of others that are tried
+	c := newCluster(t, testbed.Options{Standalone: true}, "--service-cidr", serviceCIDRs)
+	web, six, node := service("web", "40.0.0.1"), service("six", "fd00:40::1", affinity(600)), service("node", "40.0.0.2", exposed(30080))
+	near, far := c.pods[1], c.remotes[0]
+	c.put(web, slice(web, 8080, at(near.IP4)), six, slice(six, 8080, at(far.IP6)), node, slice(node, 8080, at(near.IP4)))
+	c.servePods(t)
+	c.runWith("--allow-stateful-policies")
+	c.settle()
+	file := filepath.Join(t.TempDir(), "flows")
+	lookups := func(n int) {
+		t.Helper()
+		flows := fmt.Sprintf("cookie=0x77,table=0,priority=2,actions=NORMAL\ncookie=0x77,table=%d,priority=0,actions=NORMAL\n", 50+n)
+		for i := range n {
+			in := 50 + i
+			if i == 0 {
+				in = 0
+			}
+			for _, family := range []string{"tcp", "tcp6"} {
+				flows += fmt.Sprintf("cookie=0x77,table=%d,priority=50,%s,actions=ct(table=%d,zone=%d)\n", in, family, 51+i, 100+i)
+			}
+		}
+		must(t, os.WriteFile(file, []byte(flows), 0o600))
+		_, err := c.Ofctl("del-flows", c.Bridge, "cookie=0x77/-1") // those of another number of lookups
+		must(t, err)
+		_, err = c.Ofctl("add-flows", c.Bridge, file)
+		must(t, err)
+		c.settle()
+	}
+	if onKernelDatapath() {
+		lookups(most)
+	}
+	for _, tc := range []struct {
+		name string
+		from *testbed.Host
+		to   string
+		who  string
+		left int
+	}{
+		{"pods, directly", c.pods[0].Host, hostPort(near.IP6, 8080), near.Name, 5},
+		{"the node and a pod, directly", c.Node, hostPort(near.IP4, 8080), near.Name, 4},
+		{"ClusterIP, endpoint elsewhere, IPv6, affinity", c.pods[0].Host, "[fd00:40::1]:80", far.Name, 5},
+		{"ClusterIP from the node", c.Node, "40.0.0.1:80", near.Name, 4},
+		{"NodePort from outside", c.External, hostPort(testbed.NodeIP4, 30080), near.Name, 3},
+		{"NodePort from a pod", c.pods[0].Host, hostPort(testbed.NodeIP4, 30080), near.Name, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if onKernelDatapath() {
+				c.ask(t, tc.from, "tcp", tc.to, tc.who)
+				return
+			}
+			lookups(tc.left)
+			c.ask(t, tc.from, "tcp", tc.to, tc.who)
+			if c.Since(3, 3) { // it takes two more
+				return
+			}
+			lookups(tc.left + 1)
+			c.unanswered(t, tc.from, "tcp", tc.to, c.direct(t, tc.from))
+		})
 	}
 }

@@ -17,8 +17,8 @@ func Cost(z *k8s.Size) int {
 	if z.Affinity {
 		affinity = 1
 	}
-	n := 2 + resets + (1+outside)*(3+affinity)         // each frontend, and what goes in and out
-	n += 2 * z.AtNode // they are not another's NodePort
+	n := 2 + resets + (1+outside)*(3+affinity) // each frontend, and what goes in and out
+	n += 2 * z.AtNode                          // they are not another's NodePort
 	n += z.Firewalled * (1 + z.Ranges)
 	if z.OwnAddress {
 		n += z.Firewalled
