@@ -97,7 +97,7 @@ func TestInStepIsWithAllPortions(t *testing.T) {
 // At a start the first bundle brings in step what is installed, and adds Services that are not large. Large ones of which the switch has
 // nothing come behind it in portions. After that a restart changes nothing, and one with a new large Service leaves all others alone.
 func TestStartBesideLargeServices(t *testing.T) {
-	const most = 4000 // flows of a bundle: two ports
+	const most = 5000 // flows of a bundle: two portions
 	ports, more := 40, 20
 	if onKernelDatapath() { // an emulated machine is slow: as many as are divided at all
 		ports, more = 12, 11
