@@ -125,8 +125,9 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		n := numbers[key{p.name.Family, p.name.Port, p.name.Protocol}]
 		z := Size{
 			Family: p.name.Family, Protocol: p.name.Protocol,
-			Ranges: len(p.shared.ranges), OwnAddress: facts[p.shared].inRange, Firewalled: p.shared.firewalled,
-			Frontends: len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
+			Ranges: len(p.shared.ranges), OwnAddress: facts[p.shared].inRange,
+			Firewalled: p.shared.firewalled,
+			Frontends:  len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
 			LoadBalancers: p.shared.loadBalancers, AtNode: facts[p.shared].atNode,
 			Inside: p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
 			Affinity: p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,

@@ -141,9 +141,9 @@ func (s *service) frontend(f *k8s.Frontend) {
 
 // unserved adds the flow that refuses the ports of a ClusterIP which no Service port serves.
 func (s *service) unserved(f *k8s.Frontend) {
-	s.share(tableServices, prioUnserved, cookieUnserved,
-		s.toService(flow.Match{EthType: ethIs(s.sp.Name.Family).EthType, Dst: host(f.Address), CTState: newConnection}),
-		s.resubmit(tableReject))
+	m := ethIs(s.sp.Name.Family)
+	m.Dst, m.CTState = host(f.Address), newConnection
+	s.share(tableServices, prioUnserved, cookieUnserved, s.toService(m), s.resubmit(tableReject))
 }
 
 // unknownConnection returns m for TCP packets that belong to no connection of a Service's and do not open

@@ -24,8 +24,8 @@ import (
 // nothing, and other programs wait while one is committed.
 const maxBatch = 1 << 20
 
-// maxReplace bounds the transaction that replaces a table, in bytes: some 20,000 Services of 5 endpoints. With
-// more, none is served between its deletion and the last transaction.
+// maxReplace bounds the transaction that replaces a table, in bytes: some 20,000 Services of 5 endpoints.
+// With more, none is served between its deletion and the last transaction.
 var maxReplace = 32 << 20
 
 // change is the change of one Service port.
@@ -115,6 +115,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		}
 
 		reserve := min(maxBatch, w.conn.MaxBatch()/2) // for what is not counted before it is added
+		limit := w.conn.MaxBatch() - reserve
 		b, most, elements := netlink.NewBatch(w.Family), reserve, w.have.elements
 		if r.replace != nil {
 			b, most = r.replace.Clone(), min(maxReplace, w.conn.MaxSend()-w.conn.MaxBatch())
@@ -127,13 +128,13 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		rest, size := names, 0
 		for len(rest) > 0 && max(size, b.Len()) < most {
 			c := w.plan(r, rest[0])
-			room := w.conn.MaxBatch() - reserve
+			room := limit
 			if r.replace == nil {
 				room -= b.Len()
 			}
 			if n := c.size(); c.port != nil && n > room {
 				w.refuse(r, c, fmt.Errorf("its elements take %d bytes, and one transaction of nf_tables %d: "+
-					"it has too many endpoints for so many addresses and ports", n, w.conn.MaxBatch()-reserve))
+					"it has too many endpoints for so many addresses and ports", n, limit))
 				rest = rest[1:]
 				continue
 			}

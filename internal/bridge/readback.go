@@ -73,7 +73,7 @@ func (g *programmer) readBack(ctx context.Context) {
 // connection: above 50,000 Services of five endpoints. What is installed already does not count.
 const firstCost = 1_000_000
 
-// portion is what takes the place of dataplane.Portion: Open vSwitch takes 25 ms for a bundle of so many flows.
+// portion takes the place of dataplane.Portion: Open vSwitch takes 25 ms for a bundle of so many flows.
 const portion = 2500
 
 // postpone leaves Services of which the switch has nothing for later: large ones, and those beyond firstCost.
