@@ -77,6 +77,20 @@ type NodeCounters struct {
 	Localhost *uint64
 	// Invalid counts forwarded packets dropped in conntrack state INVALID; nil: no rule drops them.
 	Invalid *uint64
+	// Pings counts pings of Services' addresses; nil: none are answered.
+	Pings *dataplane.Pings
+}
+
+// AddPings adds pings that a rule has counted: limited ones get no answer.
+func (n *NodeCounters) AddPings(packets uint64, limited bool) {
+	if n.Pings == nil {
+		n.Pings = &dataplane.Pings{}
+	}
+	if limited {
+		n.Pings.Limited += packets
+	} else {
+		n.Pings.Answered += packets
+	}
 }
 
 // nodeCount is a result of NodeCounters.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -41,6 +42,7 @@ type StaleForgetter struct {
 	Wanted  func() iter.Seq[*k8s.ServicePort]                     // all that are to be programmed
 	waiting map[k8s.PortName]staleUDP                             // connections to check
 	closing closing
+	pings   stalePings
 	// TCP frontends have come since the last scan
 	newTCP      bool
 	newTCPAfter time.Time         // no scan for these alone before it
@@ -53,6 +55,9 @@ type StaleForgetter struct {
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend,
 // connections to it may keep no endpoint, unless another Service port has that frontend now.
 func (f *StaleForgetter) Note(n k8s.PortName, before, after *k8s.ServicePort) {
+	if f.worker.Opts.AnswerPing {
+		f.pings.note(before, after)
+	}
 	switch n.Protocol {
 	case "TCP":
 		f.newTCP = f.newTCP || hasNewFrontend(before, after)
@@ -121,7 +126,7 @@ func hasNewFrontend(before, after *k8s.ServicePort) bool {
 // Due returns when Run has something to do without a further change; zero: not.
 func (f *StaleForgetter) Due() time.Time {
 	switch {
-	case len(f.waiting)+len(f.closing.ports) > 0:
+	case len(f.waiting)+len(f.closing.ports)+len(f.pings.of) > 0:
 		return f.next
 	case f.newTCP && f.newTCPAfter.After(f.next):
 		return f.newTCPAfter
@@ -137,12 +142,14 @@ func (f *StaleForgetter) Run() {
 	f.closing.started = f.closing.started || f.worker.In.Idle()
 	start := time.Now()
 	scanTCP := f.newTCP && !start.Before(f.newTCPAfter)
-	if len(f.waiting)+len(f.closing.ports) == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
+	waiting := len(f.waiting) + len(f.closing.ports) + len(f.pings.of)
+	if waiting == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
 		return
 	}
 
 	set := newStaleSet(f.waiting)
 	set.wanted, set.early, set.closing = f.Wanted(), f.newTCP, newClosingSet(f.closing.ports)
+	set.pings = f.pings
 	n, err := f.Forget(set.stale)
 	if errors.Is(err, context.Canceled) {
 		return // nkp ends
@@ -157,6 +164,7 @@ func (f *StaleForgetter) Run() {
 	} else {
 		clear(f.waiting)
 		clear(f.closing.ports)
+		f.pings = stalePings{}
 		f.newTCP = false
 		f.pause, f.next = 0, time.Now().Add(scanRest*time.Since(start))
 	}
@@ -185,6 +193,7 @@ type staleSet struct {
 
 	early   bool // early TCP connections are stale
 	closing closingSet
+	pings   stalePings
 	wanted  iter.Seq[*k8s.ServicePort]
 	served  map[netip.AddrPort]bool // their frontends, once a connection has asked for them
 }
@@ -217,6 +226,9 @@ func (s *staleSet) stale(c *dpctl.Connection) bool {
 			return s.early && c.State == "SYN_SENT" && s.serves(c.Frontend)
 		}
 		return s.closes(c.Frontend, c.Endpoint)
+	case conntrack.Ping:
+		to, by := c.Frontend.Addr(), c.Endpoint.Addr()
+		return to != by && (s.pings.of[to] || s.pings.all && s.servesNodePorts(by))
 	}
 	return false
 }

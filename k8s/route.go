@@ -166,3 +166,24 @@ func (r *Router) Clients(f *Frontend) []netip.Prefix {
 	}
 	return f.SourceRanges
 }
+
+// Pings returns which clients get an answer to an echo request to a frontend's address, if the node answers
+// pings: clients that the Service port serves there. Of kinds, all others get none. from are the client
+// prefixes that get one; nil: all. A load balancer's address with source ranges answers pods and this node
+// only if it answers clients from outside. The node itself answers for its own addresses.
+func (r *Router) Pings(sp *ServicePort, f *Frontend) (kinds []ClientKind, from []netip.Prefix) {
+	if f.Type == NodePort || f.Type == Canary || r.Own != nil || !r.Serves(f) {
+		return nil, nil
+	}
+
+	routes := r.Routes(sp, f)
+	if len(f.SourceRanges) > 0 && routes[Outside].Empty != "" {
+		return nil, nil
+	}
+	for _, kind := range ClientKinds {
+		if routes[kind].Empty == "" {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, r.Clients(f)
+}

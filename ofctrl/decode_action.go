@@ -196,6 +196,11 @@ func (d *decoder) setField(a []byte) flow.Action {
 			return flow.SetAddr{Field: addrFields[f], Addr: a}
 		}
 		return nil
+	case nxmTTL, oxmICMPv4Type, oxmICMPv6Type:
+		if hasMask {
+			return nil
+		}
+		to.Field, to.Value, to.Mask = byteFields[f], uint64(v[0]), 0xff
 	case oxmTCPDst, oxmUDPDst:
 		if hasMask {
 			return nil
@@ -224,6 +229,13 @@ var addrFields = map[uint32]flow.Field{
 	oxmIPv4Dst: flow.IPDst,
 	oxmIPv6Src: flow.IPv6Src,
 	oxmIPv6Dst: flow.IPv6Dst,
+}
+
+// byteFields are the fields of SetField that have 8 bits, by their headers.
+var byteFields = map[uint32]flow.Field{
+	nxmTTL:        flow.TTL,
+	oxmICMPv4Type: flow.ICMPv4Type,
+	oxmICMPv6Type: flow.ICMPv6Type,
 }
 
 // Flags of ct and nat (openvswitch/nicira-ext.h).

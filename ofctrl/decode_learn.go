@@ -17,6 +17,8 @@ var knownFields = map[uint32]flow.Field{
 	nxmReg0: flow.Reg0, nxmReg1: flow.Reg1, nxmReg2: flow.Reg2, nxmReg3: flow.Reg3,
 	nxmEthSrc: flow.EthSrc, nxmEthDst: flow.EthDst, oxmEthSrc: flow.EthSrc, oxmEthDst: flow.EthDst,
 	nxmIPSrc: flow.IPSrc, oxmIPv4Src: flow.IPSrc, nxmIPv6Src: flow.IPv6Src, oxmIPv6Src: flow.IPv6Src,
+	nxmIPDst: flow.IPDst, oxmIPv4Dst: flow.IPDst, nxmIPv6Dst: flow.IPv6Dst, oxmIPv6Dst: flow.IPv6Dst,
+	nxmXXReg0: flow.XXReg0,
 	nxmCTMark: flow.CTMark, nxmCTIPv6Dst: flow.CTIPv6Dst, nxmDPHash: flow.DPHashValue,
 }
 

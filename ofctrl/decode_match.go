@@ -148,8 +148,8 @@ func exactField(m *flow.Match, field uint32, v []byte) bool {
 	case nxmCTDstPort:
 		m.CTDstPort = u16(v)
 		return m.CTDstPort != 0
-	case oxmICMPv6Type:
-		m.ICMPv6Type = v[0]
+	case oxmICMPv4Type, oxmICMPv6Type:
+		m.ICMPType = v[0]
 		return v[0] != 0
 	}
 

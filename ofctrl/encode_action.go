@@ -135,7 +135,8 @@ func putBytes(b []byte, v uint64, width int) {
 // fieldHeaders are the headers of flow's fields, as copy and learn actions name them.
 var fieldHeaders = [...]uint32{
 	flow.Reg0: nxmReg0, flow.Reg1: nxmReg1, flow.Reg2: nxmReg2, flow.Reg3: nxmReg3,
-	flow.EthSrc: oxmEthSrc, flow.EthDst: oxmEthDst, flow.IPSrc: oxmIPv4Src, flow.IPv6Src: oxmIPv6Src,
+	flow.EthSrc: oxmEthSrc, flow.EthDst: oxmEthDst, flow.XXReg0: nxmXXReg0,
+	flow.IPSrc: oxmIPv4Src, flow.IPDst: oxmIPv4Dst, flow.IPv6Src: oxmIPv6Src, flow.IPv6Dst: oxmIPv6Dst,
 	flow.CTMark: nxmCTMark, flow.CTIPv6Dst: nxmCTIPv6Dst, flow.DPHashValue: nxmDPHash,
 }
 

@@ -57,8 +57,8 @@ func match(b []byte, m *flow.Match, unknown bool) ([]byte, error) {
 		b = put16(put16(put32(b, masked(oxmTCPFlags)), uint16(f.Value)), uint16(f.Mask))
 	}
 
-	if m.ICMPv6Type != 0 {
-		b = append(put32(b, oxmICMPv6Type), m.ICMPv6Type)
+	if m.ICMPType != 0 {
+		b = append(put32(b, icmpTypeField(m.IPProto)), m.ICMPType)
 	}
 
 	switch f := m.Frag; f.Mask {
@@ -136,6 +136,13 @@ func checkMatch(m *flow.Match) error {
 		return fmt.Errorf("mask %#x of nw_frag has more than 2 bits", m.Frag.Mask)
 	}
 	return nil
+}
+
+func icmpTypeField(proto uint8) uint32 {
+	if proto == flow.ProtoICMP {
+		return oxmICMPv4Type
+	}
+	return oxmICMPv6Type
 }
 
 func srcPortField(proto uint8) uint32 {

@@ -18,6 +18,7 @@ const (
 	oxmUDPSrc     uint32 = 0x80001e02
 	oxmUDPDst     uint32 = 0x80002002
 	oxmSCTPDst    uint32 = 0x80002402
+	oxmICMPv4Type uint32 = 0x80002601
 	oxmIPv6Src    uint32 = 0x80003410
 	oxmIPv6Dst    uint32 = 0x80003610
 	oxmICMPv6Type uint32 = 0x80003a01
@@ -30,6 +31,7 @@ const (
 	nxmEthSrc     uint32 = 0x00000406
 	nxmEthType    uint32 = 0x00000602
 	nxmIPSrc      uint32 = 0x00000e04
+	nxmIPDst      uint32 = 0x00001004
 	nxmReg0       uint32 = 0x00010004
 	nxmReg1       uint32 = 0x00010204
 	nxmReg2       uint32 = 0x00010404
@@ -38,7 +40,9 @@ const (
 	nxmXXReg0     uint32 = 0x0001de10 // reg0 to reg3 as one 128-bit register
 	nxmXXReg1     uint32 = 0x0001e010
 	nxmIPv6Src    uint32 = 0x00012610
+	nxmIPv6Dst    uint32 = 0x00012810
 	nxmFrag       uint32 = 0x00013401
+	nxmTTL        uint32 = 0x00013a01
 	nxmDPHash     uint32 = 0x00014604
 	nxmCTState    uint32 = 0x0001d204
 	nxmCTZone     uint32 = 0x0001d402

@@ -44,7 +44,7 @@ func matchShapes() []flow.Match {
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoSCTP }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoUDP }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoSCTP }),
-		with(ip6, func(m *flow.Match) { m.IPProto, m.ICMPv6Type = flow.ProtoICMPv6, 135 }),
+		with(ip6, func(m *flow.Match) { m.IPProto, m.ICMPType = flow.ProtoICMPv6, 135 }),
 		with(ip, func(m *flow.Match) { m.IPProto = 47 }),
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, flow.TCPSyn|flow.TCPAck) }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, 0x1ff) }),

@@ -83,6 +83,9 @@ func newSetTemplates() [][2][]byte {
 	}
 	list[flow.EthSrc], list[flow.EthDst] = setTemplate("OXM_OF_ETH_SRC", 6), setTemplate("OXM_OF_ETH_DST", 6)
 	list[flow.TCPDst], list[flow.UDPDst] = setTemplate("OXM_OF_TCP_DST", 2), setTemplate("OXM_OF_UDP_DST", 2)
+	list[flow.TTL] = setTemplate("NXM_NX_IP_TTL", 1)
+	list[flow.ICMPv4Type] = setTemplate("OXM_OF_ICMPV4_TYPE", 1)
+	list[flow.ICMPv6Type] = setTemplate("OXM_OF_ICMPV6_TYPE", 1)
 	return list
 }
 

@@ -56,7 +56,7 @@ func overlap(a, b *flow.Match) bool {
 	}
 
 	numbers := func(m *flow.Match) []uint32 {
-		return []uint32{m.InPort, uint32(m.EthType), uint32(m.IPProto), uint32(m.DstPort), uint32(m.ICMPv6Type), uint32(m.CTZone),
+		return []uint32{m.InPort, uint32(m.EthType), uint32(m.IPProto), uint32(m.DstPort), uint32(m.ICMPType), uint32(m.CTZone),
 			uint32(m.CTProto), uint32(m.CTSrcPort), uint32(m.CTDstPort)}
 	}
 	masked := func(m *flow.Match) []flow.Bits {

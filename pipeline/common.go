@@ -14,7 +14,7 @@ var families = []k8s.Family{k8s.IPv4, k8s.IPv6}
 // NodePorts are. Bit 4: it is ICMP, and its connection was looked up. Bit 5: its source address must have
 // been masqueraded by now. Bit 7: it goes on to another node. Earlier versions of the pipeline used bit 3 for
 // that, with another check. It is not used again, because the datapath's cached flows of such a version still
-// set it for some time after an upgrade. Bits 8-22: near.go.
+// set it for some time after an upgrade. Bits 8-22: near.go. Bits 23-24: pings.go.
 const (
 	sourceMask  = 3
 	toNode      = 4
@@ -113,6 +113,7 @@ func (b *builder) common() {
 	b.output()
 	b.deliver()
 	b.canary()
+	b.pings()
 }
 
 // entry adds table 0: packets that bypass nkp, and possible replies to masqueraded traffic. All other packets
@@ -121,7 +122,7 @@ func (b *builder) common() {
 // be able to come.
 func (b *builder) entry() {
 	for _, t := range []uint8{135, 136} { // neighbour solicitation and advertisement, RFC 4861 §4.3, §4.4
-		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPv6Type: t}
+		m := flow.Match{EthType: flow.EthIPv6, IPProto: flow.ProtoICMPv6, ICMPType: t}
 		b.add(tableEntry, prioBypass, 0, m, b.Layout.exit()...)
 	}
 	for _, multicast := range []string{"224.0.0.0/4", "ff00::/8"} {

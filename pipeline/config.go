@@ -82,6 +82,8 @@ type Config struct {
 	Fragments bool
 	// Canary adds the Service of the canaries (canary.go).
 	Canary bool
+	// AnswerPing answers pings of Services' addresses (pings.go), on switches with meters.
+	AnswerPing bool
 	// NoGuards leaves out the guards of direct connections (README.md, "Port-reuse guards").
 	NoGuards bool
 	// NoNullNAT leaves out every translation that changes neither address nor port, for switches that can
@@ -101,7 +103,8 @@ type Config struct {
 	// NoMeter leaves out the meters on rejects, for switches without meters; OneMeter those of Senders, for
 	// switches with few.
 	NoMeter, OneMeter bool
-	// RejectRate bounds the packets per second that are sent to the controller to be refused.
+	// RejectRate bounds the packets per second that are sent to the controller to be refused, and the pings
+	// that are answered.
 	RejectRate uint32
 }
 
@@ -129,7 +132,7 @@ func (c *Config) sameForServices(o *Config) bool {
 		slices.Equal(c.LocalIPs, o.LocalIPs) && slices.Equal(c.NodeElsewhere, o.NodeElsewhere) &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) &&
 		slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) &&
-		c.Counters == o.Counters &&
+		c.Counters == o.Counters && c.answersPings() == o.answersPings() &&
 		c.AffinityLimit == o.AffinityLimit &&
 		c.MasqueradeMin == o.MasqueradeMin &&
 		c.MasqueradeMax == o.MasqueradeMax &&

@@ -21,7 +21,7 @@ type Layout struct {
 	CookiePrefix uint32
 	// GroupBase is the first of the 2^28 group ids that nkp takes; a multiple of 2^28, at most 0xe0000000.
 	GroupBase uint32
-	// MeterID is the meter on rejects; those of single ports follow from it (podMeters).
+	// MeterID is the meter on rejects; those of single ports, and of pings, follow from it (podMeters).
 	MeterID uint32
 	// ZoneDNAT and ZoneSNAT are the two conntrack zones.
 	ZoneDNAT, ZoneSNAT uint16
@@ -61,8 +61,8 @@ const (
 	tableLast      = tableDeliver
 )
 
-// Cookie kinds: bits 39-32 of a cookie. Bits 31 to 28 are cookieDrops, cookieUnserved and those of canaries,
-// bits 21-0 the id of the Service port, or 0.
+// Cookie kinds: bits 39-32 of a cookie. Bits 31 to 27 are cookieDrops, cookieUnserved, those of canaries and
+// cookiePings, bits 21-0 the id of the Service port, or 0.
 const (
 	cookieStatic  = 1
 	cookieLearned = 2
@@ -74,16 +74,18 @@ const (
 // Bits of the cookies of flows that drop or refuse packets, so that their counters can be read alone.
 // cookieUnserved is the bit of the flows for unserved ports, one for each ClusterIP, whose counters are read
 // as a sum. cookieCanary is the bit of the canaries' flows, cookieCanary6 that of IPv6 among them.
+// cookiePings is the bit of the flows that answer pings.
 const (
 	cookieDrops    = 1 << 31
 	cookieUnserved = 1 << 30
 	cookieCanary   = 1 << 29
 	cookieCanary6  = 1 << 28
+	cookiePings    = 1 << 27
 )
 
 // portID returns the id of the Service port in a cookie, 0 for shared flows.
 func portID(cookie uint64) uint32 {
-	return uint32(cookie) &^ (cookieDrops | cookieUnserved | cookieCanary | cookieCanary6)
+	return uint32(cookie) &^ (cookieDrops | cookieUnserved | cookieCanary | cookieCanary6 | cookiePings)
 }
 
 // Bits of reg1 and ct_mark; bits 8-31 are the id of the Service port.
@@ -124,8 +126,8 @@ func (l Layout) Validate() error {
 		return fmt.Errorf("cookie prefix %#x is not a non-zero 24-bit number", l.CookiePrefix)
 	case l.GroupBase%(1<<28) != 0 || l.GroupBase > 0xe0000000:
 		return fmt.Errorf("group base %#x is not a multiple of 0x10000000 up to 0xe0000000", l.GroupBase)
-	case l.MeterID == 0 || l.MeterID > lastMeter-lastPort:
-		return fmt.Errorf("meter id %#x is out of range 1-%#x", l.MeterID, lastMeter-lastPort)
+	case l.MeterID == 0 || l.MeterID > lastMeter-metersTaken:
+		return fmt.Errorf("meter id %#x is out of range 1-%#x", l.MeterID, lastMeter-metersTaken)
 	case l.ZoneDNAT == l.ZoneSNAT:
 		return fmt.Errorf("conntrack zone %d is given for both destination and source NAT", l.ZoneDNAT)
 	case l.ZoneDNAT == 0 || l.ZoneSNAT == 0:

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -16,17 +17,31 @@ func (c *Compiler) Meters() []flow.Meter {
 	if c.cfg.NoMeter {
 		return nil
 	}
-	pods, rate := c.cfg.meteredPorts(), c.cfg.RejectRate
+	l := &c.cfg.Layout
+	meters := c.cfg.meters(l.MeterID, func(port uint32) uint32 { return l.podMeters() + port })
+	if c.cfg.AnswerPing {
+		meters = append(meters, c.cfg.meters(l.pingMeter(0), l.pingMeter)...)
+	}
+	return meters
+}
+
+// meters returns meters that together let RejectRate pass: others for all ports that are no pod's, and one
+// for each number that ofPod returns for a pod's port.
+func (c *Config) meters(others uint32, ofPod func(port uint32) uint32) []flow.Meter {
+	pods, rate := c.meteredPorts(), c.RejectRate
 	if len(pods) == 0 {
-		return []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: rate, Burst: rate}}
+		return []flow.Meter{{ID: others, Rate: rate, Burst: rate}}
 	}
 	half := max(1, rate/2)
 	// A power of two, so that not every pod that comes or goes changes the meters of all.
 	share := max(1, half>>bits.Len(uint(len(pods)-1)))
-	meters := []flow.Meter{{ID: c.cfg.Layout.MeterID, Rate: half, Burst: half}}
+	meters := []flow.Meter{{ID: others, Rate: half, Burst: half}}
 	for _, port := range pods {
 		// After a pause a pod may be refused many times at once: the share bounds what it can do for long.
-		meters = append(meters, flow.Meter{ID: c.cfg.Layout.podMeters() + port, Rate: share, Burst: half})
+		m := flow.Meter{ID: ofPod(port), Rate: share, Burst: half}
+		if !slices.Contains(meters, m) {
+			meters = append(meters, m)
+		}
 	}
 	return meters
 }
@@ -61,13 +76,31 @@ func (l Layout) podMeters() uint32 {
 	return l.MeterID
 }
 
+// pingMeter returns the meter of pings from a pod's port; 0: from all ports that are no pod's. Behind the
+// meters of ports few numbers are left, so that ports whose numbers differ by a multiple of pingShares have
+// one meter together.
+func (l Layout) pingMeter(port uint32) uint32 {
+	first := l.podMeters() + lastPort + 1
+	if port == 0 {
+		return first
+	}
+	return first + 1 + port%pingShares
+}
+
+const pingShares = 254
+
 // IsMeter reports whether a meter is nkp's.
 func (l Layout) IsMeter(id uint32) bool {
-	return id == l.MeterID || id > l.podMeters() && id <= l.podMeters()+lastPort
+	return id == l.MeterID || id > l.podMeters() && id <= l.podMeters()+metersTaken
 }
+
+// IsPingMeter reports whether a meter is on pings.
+func (l Layout) IsPingMeter(id uint32) bool { return l.IsMeter(id) && id > l.podMeters()+lastPort }
 
 // The highest numbers of a port and of a meter (OFPP_MAX and OFPM_MAX, OpenFlow 1.5.1 §7.2.1.1 and §7.3.4.5).
 const (
 	lastPort  = 0xff00
 	lastMeter = 0xffff0000
+
+	metersTaken = lastPort + 1 + pingShares // behind podMeters
 )

@@ -83,14 +83,19 @@ func (b *builder) nearDelivery(ip netip.Addr) flow.Match {
 	return b.near(tableDeliver, prioNear, nearLocal, flow.Match{}, toAddr(ip))
 }
 
-// toService is near for the address of a Service in table 1. The common part counts for all addresses in the
-// Service ranges.
+// toService is near for the address of a Service in table 1.
 func (b *builder) toService(m flow.Match) flow.Match {
+	return b.toServiceIn(tableServices, opensService, m)
+}
+
+// toServiceIn is near for the address of a Service in table 1 or 3. The common part counts for all addresses
+// in the Service ranges.
+func (b *builder) toServiceIn(table uint8, when, m flow.Match) flow.Match {
 	hasDst := func(p netip.Prefix) bool { return p.Contains(m.Dst.Addr()) }
 	if m.EthType == flow.EthIPv6 && slices.ContainsFunc(b.ServiceCIDRs, hasDst) {
 		return isNear(nearService, m)
 	}
-	return b.near(tableServices, prioNear, nearService, opensService, m)
+	return b.near(table, prioNear, nearService, when, m)
 }
 
 // around returns the prefix of at most length bits that contains p.

@@ -52,6 +52,7 @@ func (b *builder) port(p *placed) {
 	for i := range s.sp.Frontends {
 		if f := &s.sp.Frontends[i]; s.router.Serves(f) {
 			s.frontend(f)
+			s.pinged(f)
 		}
 	}
 	s.counters()

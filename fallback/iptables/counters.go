@@ -96,6 +96,17 @@ func (kernel) CountNode(
 			}
 		}
 
+		if o.AnswerPing {
+			if lines, err = list(rules.Filter, rules.NodePorts); err != nil {
+				return n, err
+			}
+			for _, l := range lines {
+				if packets, limited, ok := rules.ParsePings(l); ok {
+					n.AddPings(packets, limited)
+				}
+			}
+		}
+
 		if f != k8s.IPv4 || !o.LocalhostNodePorts {
 			continue
 		}

@@ -562,8 +562,8 @@ func (w *worker) sync(ctx context.Context) (err error) {
 		}
 	}
 	bases := addFixedChains(b, r, fixed.Chains)
-	for i := range rules.Sets {
-		r.used[rules.Sets[i].Name] = true
+	for _, s := range w.compiler.TableSets() {
+		r.used[s.Name] = true
 	}
 	w.addFixedElements(b, r, fixed.Elements)
 	if was != nil && t == nil {
@@ -614,7 +614,7 @@ func (w *worker) ensureTable(b *netlink.Batch, r *round, fixed *rules.Fixed) *ne
 		r.before = r.table.Elements
 	}
 
-	for i := range rules.Sets {
+	for i := range w.compiler.TableSets() {
 		s, has := &rules.Sets[i], false
 		if r.table != nil {
 			has, _ = r.table.HasSet(s)

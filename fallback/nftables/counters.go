@@ -110,3 +110,30 @@ func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.Por
 	}
 	return nil
 }
+
+// CountNode is part of fallback.Kernel: only pings are counted for the node as a whole.
+func (kernel) CountNode(
+	_ context.Context, o fallback.Options, _ string,
+) (n fallback.NodeCounters, err error) {
+	if !o.AnswerPing {
+		return n, nil
+	}
+	conn, err := netlink.Open()
+	if err != nil {
+		return n, err
+	}
+	defer conn.Close()
+
+	for _, f := range o.Families {
+		t, err := conn.ReadChains(f)
+		if err != nil {
+			return n, err
+		}
+		if t != nil {
+			for i, packets := range t.Counted(rules.CountsPings) {
+				n.AddPings(packets, i == 0)
+			}
+		}
+	}
+	return n, nil
+}

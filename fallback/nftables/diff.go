@@ -22,7 +22,7 @@ func compareTable(t *netlink.Table, want *rules.Ruleset) []string {
 
 	lines := compareObjects(t, want)
 	known := map[string]bool{}
-	for _, s := range slices.Concat(rules.Sets[:], want.Sets) {
+	for _, s := range slices.Concat(want.Common, want.Sets) {
 		known[s.Name] = true
 	}
 	for i := range want.Chains {
@@ -54,7 +54,7 @@ func compareObjects(t *netlink.Table, want *rules.Ruleset) (lines []string) {
 	if len(want.Devices) > 0 && !t.HasFlowtable {
 		lines = append(lines, "+ flowtable "+rules.Flowtable)
 	}
-	for _, s := range slices.Concat(rules.Sets[:], want.Sets) {
+	for _, s := range slices.Concat(want.Common, want.Sets) {
 		if has, same := t.HasSet(&s); !has {
 			lines = append(lines, "+ set "+s.Name)
 		} else if !same {

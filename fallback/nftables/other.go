@@ -25,6 +25,10 @@ func (kernel) Count(
 	return errNotLinux
 }
 
+func (kernel) CountNode(context.Context, fallback.Options, string) (n fallback.NodeCounters, err error) {
+	return n, errNotLinux
+}
+
 func (kernel) List(context.Context, *k8s.Model, fallback.Options, string, *dataplane.Listing) error {
 	return errNotLinux
 }

@@ -66,8 +66,3 @@ func (k kernel) Uncounted() string {
 	}
 	return "packets and bytes: n/a: they are not counted (--nftables-service-counters)"
 }
-
-// CountNode is part of fallback.Kernel: nothing is counted for the node as a whole.
-func (kernel) CountNode(context.Context, fallback.Options, string) (n fallback.NodeCounters, err error) {
-	return n, nil
-}

@@ -166,7 +166,7 @@ func (s *sweep) list() (done bool, drift string, err error) {
 	case err != nil || !last:
 		return false, "", err
 	}
-	if s.set++; int(s.set) == len(rules.Sets) {
+	if s.set++; int(s.set) == len(s.w.compiler.TableSets()) {
 		s.names = slices.Collect(maps.Keys(s.w.have.ports))
 		s.portion = s.lookUpForeign
 	}

@@ -56,6 +56,8 @@ type Config struct {
 	// BriefEndpoints leaves out the comments of endpoint rules, of which there are many.
 	BriefEndpoints bool
 
+	// AnswerPing answers pings of Services' addresses.
+	AnswerPing bool
 	// Canary serves the canaries (CanaryOf).
 	Canary bool
 

@@ -13,12 +13,14 @@ type Node struct {
 	Router k8s.Router
 	Local  []netip.Addr   // the addresses of all of the node's interfaces, of both families
 	Ranges []netip.Prefix // Service ranges of the family
+
+	AnswerPing bool // Config.AnswerPing
 }
 
 // NewNode returns the node that a model describes. The model itself is not kept.
 func NewNode(c Config, f k8s.Family, m *k8s.Model) Node {
 	n := Node{
-		Family: f, Local: m.Node.Local,
+		Family: f, Local: m.Node.Local, AnswerPing: c.AnswerPing,
 		Router: k8s.Router{
 			Detector:      m.Detector,
 			NodeIPs:       m.Node.IPs,

@@ -51,7 +51,7 @@ const ownPortMin = 32768
 // fallbackOptions returns the options that the data planes iptables and nftables both have, for a scope.
 func (s *Settings) fallbackOptions(scope serving.Scope) fallback.Options {
 	o := s.Fallback
-	o.Scope, o.MasqueradeAll = scope, s.MasqueradeAll
+	o.Scope, o.MasqueradeAll, o.AnswerPing = scope, s.MasqueradeAll, s.AnswerPing
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	at, restricted := new(k8s.Node).NodePortAddrs(k8s.IPv4, s.NodePortPrimary, s.NodePortAddresses, loopback)
 	o.LocalhostNodePorts = o.LocalhostNodePorts && (!restricted || slices.Contains(at, loopback))

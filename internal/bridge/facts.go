@@ -43,6 +43,7 @@ func (s *Settings) pipelineConfig(m *k8s.Model, sw *ovsdb.Switch, k *kernel) (pi
 		ServiceCIDRs:  m.ServiceCIDRs,
 		MasqueradeAll: s.MasqueradeAll,
 		RejectRate:    s.RejectRate,
+		AnswerPing:    s.AnswerPing,
 		AffinityLimit: s.AffinityLimit,
 		Counters:      s.Counters,
 		Canary:        true,

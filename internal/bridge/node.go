@@ -67,6 +67,10 @@ func (n *facts) config() pipeline.Config {
 		cfg.NoMeter = true
 		warnings = append(warnings,
 			"the switch has no meters: packets that nkp has to reject are limited by its queue alone")
+		if cfg.AnswerPing {
+			warnings = append(warnings,
+				"the switch has no meters: pings of Services' addresses are not answered (--answer-ping)")
+		}
 	} else if n.oneMeter {
 		cfg.OneMeter = true
 		warnings = append(warnings, "the switch has too few meters for one a pod: "+

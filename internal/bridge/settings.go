@@ -78,6 +78,7 @@ type Settings struct {
 	Counters      bool // of Services' connections, packets and bytes
 	Guards        Guards
 	RejectRate    uint32
+	AnswerPing    bool // of Services' addresses
 	// AffinityLimit is how many clients session affinity remembers of each Service port, AffinityNodeLimit
 	// how many of all.
 	AffinityLimit, AffinityNodeLimit uint32

@@ -27,7 +27,7 @@ func modesOf(f *pflag.Flag) []mode.Mode {
 		return []mode.Mode{mode.OVS, mode.NFTables}
 	case "iptables-backend":
 		return []mode.Mode{mode.OVS, mode.IPTables}
-	case "healthz-data-path":
+	case "answer-ping", "healthz-data-path":
 		return onLinux
 	case "iptables-min-sync-period", "iptables-sync-period":
 		return nil

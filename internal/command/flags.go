@@ -317,7 +317,8 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 			"unless policy sits in the gateway)")
 
 	f.Uint32Var(&s.RejectRate, "reject-rate", pipeline.DefaultRejectRate,
-		"packets per second that may be refused with an answer; the rest are dropped")
+		"packets per second that may be refused with an answer, and pings that may be answered with "+
+			"--answer-ping; the rest are dropped")
 	f.Var(guardsFlag(&s.Guards), "port-reuse-guards",
 		"track direct connections to endpoints, so that a client port may be used both through a Service "+
 			"and directly: true, false, or auto (true unless this Open vSwitch can crash by it, as Debian "+
@@ -330,6 +331,10 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 	f.BoolVar(&s.servesLBs, "load-balancer-addresses", true,
 		"serve the addresses of load balancers (status.loadBalancer) in the node; false: leave them to the "+
 			"load balancer, for example to the servicelb of K3s, which sets no ipMode")
+
+	f.BoolVar(&s.AnswerPing, "answer-ping", false,
+		"answer pings of cluster IPs, external IPs and load balancer addresses that have an endpoint for the "+
+			"client")
 
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit,
 		"clients that session affinity remembers of each Service port on the bridge; further ones get an "+

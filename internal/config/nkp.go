@@ -39,6 +39,9 @@ type NkpConfiguration struct {
 	// Serve the addresses of load balancers in the node; false leaves them to the load balancer, for example
 	// to the servicelb of K3s.
 	LoadBalancerAddresses *bool `json:"loadBalancerAddresses,omitempty" flag:"load-balancer-addresses"`
+	// Answer pings of cluster IPs, external IPs and load balancer addresses that have an endpoint for the
+	// client.
+	AnswerPing *bool `json:"answerPing,omitempty" flag:"answer-ping"`
 	// Flows, rules or elements that one Service may take, and each of its ports in one family an eighth of
 	// it; a larger Service is not served. 0: no limit.
 	CostLimit *int64 `json:"costLimit,omitempty" flag:"cost-limit"`
@@ -116,7 +119,8 @@ type OVSConfiguration struct {
 	// Whether direct connections to endpoints are tracked, so that a client port may be used both through a
 	// Service and directly: true or false. Left out: true, unless this Open vSwitch can crash by it.
 	PortReuseGuards *bool `json:"portReuseGuards,omitempty" flag:"port-reuse-guards"`
-	// Packets per second that may be refused with an answer; the rest are dropped.
+	// Packets per second that may be refused with an answer, and pings that may be answered with answerPing;
+	// the rest are dropped.
 	RejectRate *int64 `json:"rejectRate,omitempty" flag:"reject-rate"`
 	// Clients that session affinity remembers of each Service port on the bridge; further ones get an
 	// endpoint by the hash of their address.

@@ -71,11 +71,16 @@ const dumpTries = 5
 // the call only. It is never Refused, because the kernel deletes the entry of a connection whose only answer
 // is a reset. An error of do ends the listing. After ErrInterrupted, some connections were left out.
 func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connection) error) error {
-	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error { return do(c) })
+	return dump(ctx, f, zone, func(c *dpctl.Connection, _ []byte) error {
+		if c.Protocol == Ping {
+			return nil
+		}
+		return do(c)
+	})
 }
 
-// Forget deletes the stale conntrack entries of a family and zone, and returns how many it deleted, which is
-// valid after an error, too. It continues after an entry that cannot be deleted. One that no longer exists is
+// Forget deletes the stale conntrack entries of a family and zone, those of protocol Ping among them, and
+// returns how many it deleted, which is valid after an error, too. It continues after an entry that cannot be deleted. One that no longer exists is
 // no error.
 func Forget(
 	ctx context.Context,
@@ -198,6 +203,7 @@ var protocols = map[byte]k8s.Protocol{
 	unix.IPPROTO_TCP:  "TCP",
 	unix.IPPROTO_UDP:  "UDP",
 	unix.IPPROTO_SCTP: "SCTP",
+	unix.IPPROTO_ICMP: Ping, unix.IPPROTO_ICMPV6: Ping,
 }
 
 // parse reads a message of the kernel into c. It reports whether this is a TCP, UDP or SCTP connection with

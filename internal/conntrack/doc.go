@@ -6,8 +6,15 @@
 // decides which of them belong to a Service. Start reading at Forget.
 package conntrack
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
 
 // ErrInterrupted is the error of a list that may lack entries, because the table changed meanwhile
 // (NLM_F_DUMP_INTR, include/uapi/linux/netlink.h). Retrying helps.
 var ErrInterrupted = errors.New("the table changed while it was listed")
+
+// Ping is the protocol of connections of ICMP and ICMPv6, which have no ports.
+const Ping k8s.Protocol = "ICMP"

@@ -30,6 +30,11 @@ const (
 	IPv6Dst
 	TCPDst
 	UDPDst
+	TTL // or the hop limit of IPv6
+	ICMPv4Type
+	ICMPv6Type
+	// XXReg0 is reg0 to reg3 as one field; reg3 is its lowest bits. Actions can copy from and to it.
+	XXReg0
 	CTMark
 	// CTIPv6Dst is the destination that the connection's first packet had before translation. Read only.
 	CTIPv6Dst
@@ -55,14 +60,16 @@ var fieldNames = [...]string{
 	EthSrc: "eth_src", EthDst: "eth_dst",
 	IPSrc: "ip_src", IPDst: "ip_dst",
 	IPv6Src: "ipv6_src", IPv6Dst: "ipv6_dst",
-	TCPDst: "tcp_dst", UDPDst: "udp_dst", CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
+	TCPDst: "tcp_dst", UDPDst: "udp_dst",
+	TTL: "nw_ttl", ICMPv4Type: "icmp_type", ICMPv6Type: "icmpv6_type", XXReg0: "xxreg0",
+	CTMark: "ct_mark", CTIPv6Dst: "ct_ipv6_dst", DPHashValue: "dp_hash",
 }
 
 var nxmNames = [...]string{
 	Reg0: "NXM_NX_REG0", Reg1: "NXM_NX_REG1", Reg2: "NXM_NX_REG2", Reg3: "NXM_NX_REG3",
 	EthSrc: "NXM_OF_ETH_SRC", EthDst: "NXM_OF_ETH_DST",
 	IPSrc: "NXM_OF_IP_SRC", IPDst: "NXM_OF_IP_DST",
-	IPv6Src: "NXM_NX_IPV6_SRC", IPv6Dst: "NXM_NX_IPV6_DST",
+	IPv6Src: "NXM_NX_IPV6_SRC", IPv6Dst: "NXM_NX_IPV6_DST", XXReg0: "NXM_NX_XXREG0",
 	TCPDst: "NXM_OF_TCP_DST", UDPDst: "NXM_OF_UDP_DST",
 	CTMark: "NXM_NX_CT_MARK", CTIPv6Dst: "NXM_NX_CT_IPV6_DST", DPHashValue: "NXM_NX_DP_HASH",
 }
@@ -80,10 +87,12 @@ func (f Field) Bits() int {
 	switch f {
 	case EthSrc, EthDst:
 		return 48
-	case IPv6Src, IPv6Dst, CTIPv6Dst:
+	case IPv6Src, IPv6Dst, CTIPv6Dst, XXReg0:
 		return 128
 	case TCPDst, UDPDst:
 		return 16
+	case TTL, ICMPv4Type, ICMPv6Type:
+		return 8
 	}
 	return 32
 }
@@ -126,7 +135,7 @@ type ToGroup struct{ ID uint32 }
 type Resubmit struct{ Table uint8 }
 
 // SetField writes the bits of Value under Mask. A Mask of all ones (of the field's width) writes the whole
-// field. It supports only EthSrc, EthDst, TCPDst, UDPDst and the registers.
+// field. It supports only EthSrc, EthDst, TCPDst, UDPDst, TTL, the types of ICMP messages and the registers.
 type SetField struct {
 	Field       Field
 	Value, Mask uint64
@@ -267,7 +276,7 @@ func (a SetField) String() string {
 		}
 		return fmt.Sprintf("set_field:%s->%s", macOf(a.Value), a.Field)
 	}
-	if a.Field == TCPDst || a.Field == UDPDst {
+	if a.Field.Bits() <= 16 {
 		return fmt.Sprintf("set_field:%d->%s", a.Value, a.Field)
 	}
 	if a.Mask == 0xffffffff {

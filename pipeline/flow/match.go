@@ -85,20 +85,20 @@ func (m MAC) Uint64() uint64 {
 // Match is what a packet must look like. A field's zero value matches anything. Match is comparable: two
 // flows with equal table, priority and Match are the same flow to a switch (OpenFlow 1.5.1 §6.4).
 type Match struct {
-	InPort     uint32 // OpenFlow port number
-	EthType    uint16
-	EthDst     MAC
-	Tagged     bool         // has a tag of IEEE 802.1Q
-	Src, Dst   netip.Prefix // masked; the family must be EthType's
-	IPProto    uint8
-	SrcPort    Bits   // needs IPProto TCP or UDP; 16 bits
-	DstPort    uint16 // needs IPProto TCP, UDP or SCTP
-	ICMPv6Type uint8  // needs IPProto ICMPv6
-	TCPFlags   Bits   // needs IPProto TCP; 12 bits
-	Frag       Bits   // needs EthType; FragAny and FragLater
-	CTState    Bits
-	CTMark     Bits
-	CTZone     uint16 // the zone of the last lookup; never 0
+	InPort   uint32 // OpenFlow port number
+	EthType  uint16
+	EthDst   MAC
+	Tagged   bool         // has a tag of IEEE 802.1Q
+	Src, Dst netip.Prefix // masked; the family must be EthType's
+	IPProto  uint8
+	SrcPort  Bits   // needs IPProto TCP or UDP; 16 bits
+	DstPort  uint16 // needs IPProto TCP, UDP or SCTP
+	ICMPType uint8  // needs IPProto ICMP or ICMPv6; never 0
+	TCPFlags Bits   // needs IPProto TCP; 12 bits
+	Frag     Bits   // needs EthType; FragAny and FragLater
+	CTState  Bits
+	CTMark   Bits
+	CTZone   uint16 // the zone of the last lookup; never 0
 	// CTProto, CTSrcPort and CTDstPort are of the connection's first packet, the ports only in its first
 	// fragment. They need a CTState that implies a valid connection, and the ports need CTProto.
 	CTProto   uint8
@@ -195,8 +195,8 @@ func (m *Match) addAddresses(b *fieldList) {
 
 // addTransport adds the transport header, the original direction's fields in conntrack, and unknown fields.
 func (m *Match) addTransport(b *fieldList) {
-	if m.ICMPv6Type != 0 {
-		b.add("icmp_type=%d", m.ICMPv6Type)
+	if m.ICMPType != 0 {
+		b.add("icmp_type=%d", m.ICMPType)
 	}
 	if m.SrcPort.Mask != 0 {
 		b.add("tp_src=%s", m.SrcPort)

@@ -102,7 +102,7 @@ func TestOrderOfFlows(t *testing.T) {
 		one(func(f *Flow) { f.Match.InPort = 1 }), one(func(f *Flow) { f.Match.Tagged = true }), one(func(f *Flow) { f.Match.EthType = 1 }), one(func(f *Flow) { f.Match.EthDst[5] = 1 }),
 		one(func(f *Flow) { f.Match.Src = netip.MustParsePrefix("10.0.0.0/8") }), one(func(f *Flow) { f.Match.Src = netip.MustParsePrefix("10.0.0.0/9") }),
 		one(func(f *Flow) { f.Match.Dst = netip.MustParsePrefix("10.0.0.0/8") }), one(func(f *Flow) { f.Match.IPProto = 1 }),
-		one(func(f *Flow) { f.Match.DstPort = 1 }), one(func(f *Flow) { f.Match.SrcPort.Mask = 1 }), one(func(f *Flow) { f.Match.ICMPv6Type = 1 }),
+		one(func(f *Flow) { f.Match.DstPort = 1 }), one(func(f *Flow) { f.Match.SrcPort.Mask = 1 }), one(func(f *Flow) { f.Match.ICMPType = 1 }),
 		one(func(f *Flow) { f.Match.Frag.Mask = 1 }), one(func(f *Flow) { f.Match.CTZone = 1 }),
 		one(func(f *Flow) { f.Match.CTProto = 1 }), one(func(f *Flow) { f.Match.CTDstPort = 1 }), one(func(f *Flow) { f.Match.CTSrcPort = 1 }),
 		one(func(f *Flow) { f.Match.TCPFlags.Mask = 1 }), one(func(f *Flow) { f.Match.CTState.Mask = 1 }), one(func(f *Flow) { f.Match.CTMark.Mask = 1 }),

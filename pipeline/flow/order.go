@@ -54,7 +54,7 @@ func (m *Match) compare(o *Match) int {
 		cmp.Compare(btoi(m.Tagged), btoi(o.Tagged)),
 		cmp.Compare(m.IPProto, o.IPProto),
 		cmp.Compare(m.CTProto, o.CTProto),
-		cmp.Compare(m.ICMPv6Type, o.ICMPv6Type),
+		cmp.Compare(m.ICMPType, o.ICMPType),
 		cmp.Compare(m.Clear31, o.Clear31),
 		strings.Compare(m.Unknown, o.Unknown),
 	)

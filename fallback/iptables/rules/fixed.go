@@ -16,7 +16,8 @@ func (c *Compiler) Fixed() Fixed {
 			NAT:    {Services, NodePorts},
 			Filter: {Services, ExternalServices, NodePorts, Firewall},
 		},
-		Hooks: c.hooks(),
+		SharedRules: c.limitPings(),
+		Hooks:       c.hooks(),
 	}
 
 	if c.Scope != serving.Own {

@@ -45,6 +45,7 @@ func (c *Compiler) Service(p *k8s.ServicePort) Service {
 		if !c.Router.Serves(f) {
 			continue
 		}
+		s.pings(f)
 
 		routes := c.Router.Routes(p, f)
 		for _, set := range k8s.Sets {

@@ -68,6 +68,13 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 		}
 	case rules.Protocol:
 		return append(load(f, rules.L4Proto, 0), compare(false, []byte{s.Number}))
+	case rules.EchoRequest:
+		kind := &expr.Payload{DestRegister: register(0), Base: expr.PayloadBaseTransportHeader, Len: 1}
+		proto, request := uint8(unix.IPPROTO_ICMP), uint8(8)
+		if f == k8s.IPv6 {
+			proto, request = unix.IPPROTO_ICMPV6, 128
+		}
+		return append(expressions(f, rules.Protocol{Number: proto}), kind, compare(false, []byte{request}))
 	case rules.NoSYN:
 		flags := &expr.Payload{
 			DestRegister: register(0), Base: expr.PayloadBaseTransportHeader, Offset: tcpFlagsAt, Len: 1,
@@ -94,6 +101,10 @@ func expressions(f k8s.Family, s rules.Statement) []expr.Any {
 
 	case rules.In:
 		list, _ := loadAll(f, s.Key)
+		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Set})
+	case rules.ClientIn:
+		list, _ := loadAll(f, []rules.Field{rules.Saddr, rules.Daddr})
+		list = slices.Insert(list, 1, expr.Any(mask(s.Mask.AsSlice(), s.Bits.AsSlice())))
 		return append(list, &expr.Lookup{SourceRegister: register(0), SetName: s.Set})
 	case rules.Lookup:
 		list, _ := loadAll(f, s.Key)
@@ -175,6 +186,16 @@ func actions(f k8s.Family, s rules.Statement) []expr.Any {
 			&expr.Immediate{Register: register(1), Data: port(s.Max)},
 			&expr.Masq{ToPorts: true, RegProtoMin: register(0), RegProtoMax: register(1)},
 		}
+
+	case rules.DNATTo:
+		return []expr.Any{
+			&expr.Immediate{Register: register(0), Data: s.AsSlice()},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family(f)), RegAddrMin: register(0)},
+		}
+	case rules.Above:
+		return []expr.Any{&expr.Limit{
+			Type: expr.LimitTypePkts, Rate: uint64(s.Rate), Unit: expr.LimitTimeSecond, Burst: s.Rate, Over: true,
+		}}
 
 	case rules.Goto:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: s.Chain}}

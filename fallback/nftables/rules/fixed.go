@@ -41,6 +41,9 @@ const (
 	CountsUnserved = "refuse-forwarded"
 	// CountsInvalid counts packets in conntrack state INVALID.
 	CountsInvalid = "filter-forward"
+	// CountsPings counts pings of Services' addresses: those beyond the limit by its first counter, and those
+	// that are let through to be answered by the second.
+	CountsPings = "ping-limit"
 )
 
 // TableName is the name of nkp's tables, one in each family.
@@ -106,8 +109,11 @@ func (c *Compiler) Fixed() Fixed {
 	case !c.LocalhostNodePorts:
 		nodePorts = append(nodePorts, Prefix{Field: Daddr, Not: true, Prefix: serving.Loopback4})
 	}
-	chain("services", Rule{Lookup{fields(false), Sets[Services].Name}},
-		append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}))
+	services := []Rule{
+		{Lookup{fields(false), Sets[Services].Name}},
+		append(slices.Clone(nodePorts), Lookup{fields(true), Sets[NodePorts].Name}),
+	}
+	chain("services", append(services, c.pingChains(chain)...)...)
 
 	c.connectionChains(chain)
 
@@ -289,7 +295,7 @@ func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 
 	served := func(r ...Statement) Rule { return append(c.outside(), r...) }
 	base("filter-input", Hook{"filter", "input", priorityFilter},
-		served(unknown...), served(isNew, Jump{"refuse"}))
+		append(c.limitPings(), served(unknown...), served(isNew, Jump{"refuse"}))...)
 
 	forward := []Rule{served(unknown...), served(isNew, Jump{CountsUnserved})}
 	if !c.KeepInvalid {

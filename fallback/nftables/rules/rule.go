@@ -56,6 +56,8 @@ type (
 	Local struct{ Field Field }
 	// Protocol matches the transport protocol.
 	Protocol struct{ Number uint8 }
+	// EchoRequest matches ICMP and ICMPv6 echo requests.
+	EchoRequest struct{}
 	// NoSYN matches TCP segments that do not open a connection.
 	NoSYN struct{}
 	// State matches states of connection tracking.
@@ -71,6 +73,11 @@ type (
 		Key []Field
 		Set string
 	}
+	// ClientIn matches packets whose source, with Mask and Bits applied, and destination are in a set.
+	ClientIn struct {
+		Mask, Bits netip.Addr
+		Set        string
+	}
 	// Lookup looks the fields up in a verdict map. Where it finds nothing, the next rule follows.
 	Lookup struct {
 		Key []Field
@@ -85,6 +92,8 @@ type (
 		Modulus, Offset uint32
 		Map             string
 	}
+	// DNATTo translates the destination to an address.
+	DNATTo struct{ netip.Addr }
 	// RememberEndpoint adds the source address and its endpoint to a map, or renews them.
 	RememberEndpoint struct{ Map string }
 	// SetMark sets or clears a bit of the packet mark.
@@ -99,6 +108,8 @@ type (
 	Goto struct{ Chain string }
 	// Jump continues in a chain and returns at its end.
 	Jump struct{ Chain string }
+	// Above matches packets beyond a rate, by the second, and as many at once.
+	Above struct{ Rate uint32 }
 	// Counter counts packets.
 	Counter struct{}
 	// Return ends the chain.
@@ -175,6 +186,19 @@ func (s Device) text(k8s.Family) string { return "iifname " + not(s.Not) + `"` +
 func (s Local) text(k8s.Family) string  { return "fib " + fieldText[s.Field] + " type local" }
 func (s Protocol) text(k8s.Family) string {
 	return "meta l4proto " + protoName(s.Number)
+}
+func (EchoRequest) text(f k8s.Family) string {
+	if f == k8s.IPv6 {
+		return "icmpv6 type echo-request"
+	}
+	return "icmp type echo-request"
+}
+func (s ClientIn) text(f k8s.Family) string {
+	return fmt.Sprintf("%s & %v | %v . %s @%s", Saddr.text(f), s.Mask, s.Bits, Daddr.text(f), s.Set)
+}
+func (s DNATTo) text(f k8s.Family) string { return "dnat " + ip(f) + " to " + s.Addr.String() }
+func (s Above) text(k8s.Family) string {
+	return fmt.Sprintf("limit rate over %d/second burst %d packets", s.Rate, s.Rate)
 }
 func (NoSYN) text(k8s.Family) string      { return "tcp flags & syn == 0x0" }
 func (s State) text(k8s.Family) string    { return "ct state " + s.CtState.String() }

@@ -14,7 +14,8 @@ import (
 type Ruleset struct {
 	Family   k8s.Family
 	Devices  []string // patterns of the flowtable's; empty: there is none
-	Sets     []Set    // besides those that every table has
+	Common   []Set    // those that every table has; the index is a SetID
+	Sets     []Set    // the others
 	Chains   []Chain
 	Elements Elements
 }
@@ -23,7 +24,7 @@ type Ruleset struct {
 // had; nil: none.
 func (c *Compiler) Ruleset(m *k8s.Model, prev func(*k8s.ServicePort) Ports) *Ruleset {
 	fixed := c.Fixed()
-	r := &Ruleset{Family: c.Family, Devices: c.Devices(), Elements: Elements{}}
+	r := &Ruleset{Family: c.Family, Common: c.TableSets(), Devices: c.Devices(), Elements: Elements{}}
 	for _, e := range fixed.Elements {
 		r.Elements[e] = Value{}
 	}
@@ -74,7 +75,7 @@ func (r *Ruleset) String() string {
 	for ref, v := range r.Elements {
 		lists[ref.Set] = append(lists[ref.Set], ref.Text(r.Family, v))
 	}
-	for i, s := range Sets {
+	for i, s := range r.Common {
 		s.write(&b, r.Family, lists[i])
 	}
 	for _, s := range r.Sets {

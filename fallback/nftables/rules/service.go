@@ -150,6 +150,7 @@ func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			b.frontend(f)
+			b.pings(f)
 		}
 	}
 	b.hairpins()

@@ -89,6 +89,10 @@ const (
 	ClusterIPs         // ClusterIPs, whose other ports are refused
 	Hairpin            // endpoint's address, twice: it is its own client
 	SourceRanges       // frontend, client range that is allowed
+	// The sets from here on are there if pings are answered (Config.TableSets).
+	Ping        // addresses that answer pings of some clients
+	PingClients // client range as Client returns it, address that answers it
+	PingHosts   // client's whole address, address that answers it
 	setCount
 )
 
@@ -97,7 +101,7 @@ var (
 	nodePortKey = []Type{Proto, Port}
 )
 
-// Sets are the sets of each table, indexed by SetID.
+// Sets are the sets that each table may have, indexed by SetID.
 var Sets = [setCount]Set{
 	Services:              {Name: "services", Key: frontendKey, Verdicts: true, Counters: true},
 	NodePorts:             {Name: "nodeports", Key: nodePortKey, Verdicts: true, Counters: true},
@@ -137,6 +141,17 @@ var Sets = [setCount]Set{
 		Key:      append(slices.Clone(frontendKey), Addr),
 		Interval: true,
 	},
+	Ping:        {Name: "ping", Key: []Type{Addr}},
+	PingClients: {Name: "ping-clients", Key: []Type{Addr, Addr}},
+	PingHosts:   {Name: "ping-hosts", Key: []Type{Addr, Addr}},
+}
+
+// TableSets returns those of Sets that each table has; the index is a SetID.
+func (c *Config) TableSets() []Set {
+	if c.AnswerPing {
+		return Sets[:]
+	}
+	return Sets[:Ping]
 }
 
 // Ref identifies an element: a set and a key.
