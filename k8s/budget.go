@@ -84,6 +84,19 @@ func (z *Size) Number(of Set) (n int, weights []int) {
 	return z.Endpoints, z.Weights
 }
 
+// Pings returns how many flows, rules or elements at most have pings of a Service port's addresses answered.
+func (z *Size) Pings() int {
+	const each = 1 + len(ClientKinds) + 2 // flows of a bridge, two of them for prefixes of IPv6
+	if z.Endpoints == 0 {
+		return 0
+	}
+	n := each * (1 + z.Frontends - z.NodePorts + z.Firewalled)
+	if n += z.Firewalled * z.Ranges; z.OwnAddress {
+		n += z.Firewalled
+	}
+	return n
+}
+
 // sizes calls do for each Service port.
 func (t *Tracker) sizes(s *service, do func(*Size)) {
 	type key struct {

@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"slices"
+
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
@@ -26,6 +28,7 @@ const (
 // Priorities of the stages in table 3. All are below the flows that count prefixes of IPv6 addresses.
 const (
 	prioPingRequest  = 85
+	prioNotPinged    = 94 // another Service may serve the client at the same address
 	prioPinged       = 95
 	prioPingMeter    = 96
 	prioPingMeterPod = 97
@@ -126,11 +129,15 @@ func (s *service) pinged(f *k8s.Frontend) {
 		s.share(tableTrack, prioPinged, 0, m, toStage(pingServed), s.resubmit(tableTrack))
 	}
 	if len(kinds) < len(k8s.ClientKinds) {
-		for _, kind := range kinds {
+		for _, kind := range k8s.ClientKinds {
 			its := m
 			its.Reg[0].Value |= uint32(kind)
 			its.Reg[0].Mask |= sourceMask
-			add(its)
+			if slices.Contains(kinds, kind) {
+				add(its)
+			} else { // or the node's kernel could send it back to the bridge, where it would come from the node
+				s.share(tableTrack, prioNotPinged, 0, its)
+			}
 		}
 		return
 	}

@@ -248,6 +248,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			collectConntrack(&usage, emit)
 			collectMegaflows(&megaflows, emit)
 			warnings += n + collectCanary(of.Canary(), emit)
+			collectPings(of.Pings(), pl.label, emit)
 		case *windows.Plane:
 			d := of.Detail()
 			warnings, refused = warnings+len(d.Warnings), collectHNS(d, emit)
@@ -255,6 +256,7 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 			refused = collectFallback(p.fallback.Detail(), pl.label, emit)
 			warnings += collectCanary(p.fallback.Canary(), emit)
 			if n, err := p.fallback.NodeCounters(ctx); err == nil {
+				collectPings(n.Pings, pl.label, emit)
 				for def, count := range map[*metrics.Definition]*uint64{
 					metrics.LocalhostNodePorts: n.Localhost,
 					metrics.InvalidDropped:     n.Invalid,
@@ -272,6 +274,13 @@ func (p *planes) collect(ctx context.Context, emit metrics.Emit) (warnings int) 
 		emit(metrics.Refused, float64(refused), pl.label)
 	}
 	return warnings
+}
+
+func collectPings(n *dataplane.Pings, plane string, emit metrics.Emit) {
+	if n != nil {
+		emit(metrics.Pings, float64(n.Answered), plane, "answered")
+		emit(metrics.Pings, float64(n.Limited), plane, "limited")
+	}
 }
 
 // collectCanary returns the number of faults.

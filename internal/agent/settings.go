@@ -120,6 +120,9 @@ func (s *Settings) WindowsOptions() windows.Options {
 func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	o := s.Options
 	o.Cost = s.cost(by)
+	if cost := o.Cost; s.AnswerPing && by != mode.Windows {
+		o.Cost = func(z *k8s.Size) int { return cost(z) + z.Pings() }
+	}
 	if by != mode.OVS {
 		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}

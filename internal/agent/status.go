@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -90,6 +91,12 @@ func (a *Agent) status(ctx context.Context) (api.Status, error) {
 			}
 		}
 		s.Canary = append(s.Canary, st.Canary...)
+		if n := active.pings(wait, &pl); n != nil {
+			if s.Pings == nil {
+				s.Pings = map[string]dataplane.Pings{}
+			}
+			s.Pings[pl.label] = *n
+		}
 	}
 
 	if s.Status != nil && s.NFTables != nil && s.HostTraffic == bridge.HostIPTables { // what auto stands for
@@ -115,6 +122,24 @@ func (a *Agent) status(ctx context.Context) (api.Status, error) {
 
 	s.Warnings = append([]string{}, slices.Concat(a.sysctls, a.checks.Failures(), warnings)...)
 	return s, nil
+}
+
+// pings returns the pings of Services' addresses that a data plane has counted; nil: none are answered.
+func (p *planes) pings(ctx context.Context, of *plane) *dataplane.Pings {
+	switch {
+	case of.label == string(mode.OVS):
+		return p.bridge.Pings()
+	case p.fallback == nil:
+		return nil
+	}
+	if o, _ := p.fallback.Options(); !o.AnswerPing || o.Scope == serving.Own {
+		return nil
+	}
+	n, err := p.fallback.NodeCounters(ctx)
+	if err != nil {
+		return nil
+	}
+	return n.Pings
 }
 
 // loopStatus sets what the status has of the source and the model, and returns their warnings. It must be

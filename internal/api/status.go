@@ -52,6 +52,9 @@ type Status struct {
 	// Localhost is the proxy of NodePorts at [::1]; nil: none is served there.
 	Localhost *localhost.Figures `json:"localhost,omitempty"`
 
+	// Pings are those of Services' addresses, by data plane; nil: none are answered, or not yet counted.
+	Pings map[string]dataplane.Pings `json:"pings,omitempty"`
+
 	// Canary is what packets of nkp's own have shown of the data path, by data plane and family.
 	Canary []dataplane.CanaryVerdict `json:"canary"`
 

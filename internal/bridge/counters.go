@@ -47,7 +47,11 @@ func (p *Plane) countDrops(ctx context.Context) error {
 
 	if cfg := c.Config(); !cfg.NoMeter {
 		limited := dataplane.DropKey{Reason: k8s.DropRateLimit}
-		if now[limited], err = conn.MeterDrops(ctx, l.IsMeter); err != nil {
+		refusals := func(id uint32) bool { return l.IsMeter(id) && !l.IsPingMeter(id) }
+		if now[limited], err = conn.MeterDrops(ctx, refusals); err != nil {
+			return err
+		}
+		if err := p.countPings(ctx, conn, cfg.AnswerPing); err != nil {
 			return err
 		}
 	}
@@ -55,6 +59,28 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	p.drops.Count(now, c.Serves)
 	return nil
 }
+
+// countPings reads the counters of pings of Services' addresses, if they are answered.
+func (p *Plane) countPings(ctx context.Context, conn *ofctrl.Conn, answered bool) error {
+	if !answered {
+		return nil
+	}
+	l := &p.set.Layout
+	table, cookie := l.Pings()
+	flows, err := conn.FlowCount(ctx, cookie, ^uint64(0), table)
+	if err != nil {
+		return err
+	}
+	limited, err := conn.MeterDrops(ctx, l.IsPingMeter)
+	if err == nil {
+		p.pings.Store(&dataplane.Pings{Answered: flows.Packets, Limited: limited})
+	}
+	return err
+}
+
+// Pings returns the pings of Services' addresses when they were last counted; nil: they were not. Any
+// goroutine may call it.
+func (p *Plane) Pings() *dataplane.Pings { return p.pings.Load() }
 
 // offloadNote is what the counters mean where tc, or a NIC, forwards established connections
 // (docs/offload.md, "Counters").

@@ -55,6 +55,7 @@ type Plane struct {
 	rejects rejecter
 	probing probing
 	canary  *canary
+	pings   atomic.Pointer[dataplane.Pings] // see Pings
 	figures atomic.Pointer[Figures]
 	counted *dataplane.Cache[map[k8s.PortName]k8s.Counters]
 	usage   *dataplane.Cache[asked]

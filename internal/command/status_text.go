@@ -82,6 +82,11 @@ func (t *statusText) status(s *api.Status) {
 			dataplane.Count(l.Listening, "TCP NodePort"), l.Unserved,
 			dataplane.Count(l.Open, "connection"), l.Connections, l.PerPort)
 	}
+	for _, plane := range slices.Sorted(maps.Keys(s.Pings)) {
+		n := s.Pings[plane]
+		t.line("pings", "%s: %s of Services' addresses answered, %d not, beyond the limit (--answer-ping)",
+			plane, dataplane.Count(int(n.Answered), "ping"), n.Limited)
+	}
 	for i := range s.Canary {
 		t.canary(&s.Canary[i])
 	}

@@ -129,6 +129,11 @@ var (
 			"dropped.", "reason").
 		in(OVS, IPTables, NFTables).collected().
 		only("nkp serves on the bridge (read every 5 s), or has `--service-metrics`")
+	Pings = define(Counter, "nkp_pings_total",
+		"Pings of Services' addresses: answered, or limited (beyond the rate, without an answer). Of "+
+			"iptables and nftables, answered are those let through to the node's own ICMP.",
+		"plane", "result").
+		in(OVS, IPTables, NFTables).collected().only("`--answer-ping` is set")
 	ConntrackEntries = define(Gauge, "nkp_conntrack_entries",
 		"Entries in the conntrack table of the bridge's datapath: of a zone, where it has a limit, or of "+
 			"the whole table (all).",
