@@ -84,17 +84,21 @@ func (z *Size) Number(of Set) (n int, weights []int) {
 	return z.Endpoints, z.Weights
 }
 
-// Pings returns how many flows, rules or elements at most have pings of a Service port's addresses answered.
-func (z *Size) Pings() int {
-	const each = 1 + len(ClientKinds) + 2 // flows of a bridge, two of them for prefixes of IPv6
+// Pings returns at how many addresses of a Service port pings are answered, if at all, and the sum of the kinds
+// or ranges of clients over these.
+func (z *Size) Pings() (addresses, clients int) {
 	if z.Endpoints == 0 {
-		return 0
+		return 0, 0
 	}
-	n := each * (1 + z.Frontends - z.NodePorts + z.Firewalled)
-	if n += z.Firewalled * z.Ranges; z.OwnAddress {
-		n += z.Firewalled
+	outside := z.Frontends - z.NodePorts
+	if z.Outside == OnNode && z.Local == 0 {
+		return 1 + outside, 1 + len(ClientKinds)*outside
 	}
-	return n
+	ranges := z.Ranges
+	if z.OwnAddress {
+		ranges++
+	}
+	return 1 + outside + z.Firewalled, 1 + outside + z.Firewalled*ranges
 }
 
 // sizes calls do for each Service port.

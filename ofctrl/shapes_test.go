@@ -45,6 +45,8 @@ func matchShapes() []flow.Match {
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoUDP }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.IPProto = flow.ProtoSCTP }),
 		with(ip6, func(m *flow.Match) { m.IPProto, m.ICMPType = flow.ProtoICMPv6, 135 }),
+		with(ip, func(m *flow.Match) { m.IPProto, m.ICMPType, m.Frag = flow.ProtoICMP, 8, bit(0, 3) }),
+		with(ip6, func(m *flow.Match) { m.IPProto, m.ICMPType, m.Frag = flow.ProtoICMPv6, 128, bit(0, 3) }),
 		with(ip, func(m *flow.Match) { m.IPProto = 47 }),
 		with(tcpTo("40.0.0.122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, flow.TCPSyn|flow.TCPAck) }),
 		with(tcpTo("fd00:40::122", 80), func(m *flow.Match) { m.TCPFlags = bit(flow.TCPSyn, 0x1ff) }),
@@ -107,6 +109,13 @@ func actionShapes(v6 bool) [][]flow.Action {
 	} else {
 		own = [][]flow.Action{{flow.SetAddr{Field: flow.IPDst, Addr: addr}, flow.Resubmit{Table: 30}}}
 	}
+	dst := src + 1
+	own = append(own, []flow.Action{
+		flow.Copy{Src: flow.Whole(flow.EthSrc), Dst: sub(flow.XXReg0, 0, 48)},
+		flow.Copy{Src: flow.Whole(dst), Dst: flow.Whole(src)},
+		flow.Copy{Src: sub(flow.XXReg0, 0, uint8(dst.Bits())), Dst: flow.Whole(dst)},
+		flow.SetField{Field: flow.TTL, Value: 64, Mask: 0xff},
+	})
 	return append(own, [][]flow.Action{
 		nil,
 		{flow.Output{Port: flow.PortNormal}},

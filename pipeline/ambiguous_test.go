@@ -18,7 +18,9 @@ func TestNoAmbiguousFlows(t *testing.T) {
 	}
 	check := func(name string, ports ...*k8s.ServicePort) {
 		at := map[place][]*flow.Flow{}
-		for _, f := range compile(t, testConfig(), ports...).State().Flows {
+		cfg := testConfig()
+		cfg.AnswerPing = true
+		for _, f := range compile(t, cfg, ports...).State().Flows {
 			p := place{f.Table, f.Priority}
 			at[p] = append(at[p], f)
 		}

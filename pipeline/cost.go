@@ -61,6 +61,15 @@ func Cost(z *k8s.Size) int {
 	return n + z.Endpoints + z.Local*(1+near) // guards and hairpins
 }
 
+// PingCost returns how many flows more a Service port takes if its addresses answer pings.
+func PingCost(z *k8s.Size) int {
+	addresses, clients := z.Pings()
+	if z.Family == k8s.IPv6 {
+		clients += addresses * len(nearLengths)
+	}
+	return clients
+}
+
 // counterFlows are those of a Service port in tableCount.
 const counterFlows = 3
 

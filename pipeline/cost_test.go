@@ -11,15 +11,17 @@ import (
 
 // The cost of a Service port is what is compiled of it, up to twice.
 func TestCost(t *testing.T) {
-	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 1)), nightly.Count(200, 5000), Cost, made(t))
+	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 1)), nightly.Count(200, 5000), Cost, made(t, false))
+	cost := func(z *k8s.Size) int { return Cost(z) + PingCost(z) }
+	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 4)), nightly.Count(200, 5000), cost, made(t, true))
 }
 
 // made returns a function that counts the flows, groups and buckets of a Service port. Of a table of more than 256 slots it counts these: that
 // is how many flows and buckets many changes may make of it.
-func made(t testing.TB) func(*k8s.Model, *k8s.ServicePort) int {
+func made(t testing.TB, pings bool) func(*k8s.Model, *k8s.ServicePort) int {
 	return func(m *k8s.Model, sp *k8s.ServicePort) (n int) {
 		cfg := testConfig()
-		cfg.Detector, cfg.Fragments = m.Detector, true
+		cfg.Detector, cfg.Fragments, cfg.AnswerPing = m.Detector, true, pings
 		common := compile(t, cfg)
 		c := compile(t, cfg, sp)
 		p := c.ports[sp.Name]

@@ -91,8 +91,8 @@ func TestMetersFollowPods(t *testing.T) {
 
 func TestOwnMeters(t *testing.T) {
 	for id, layouts := range map[uint32][2]bool{ // of the meters 0x6e6b and 0x20000
-		0: {}, 1: {}, 0x6e6a: {}, 0x6e6b: {true, false}, 0x6e6c: {}, 0x6e6b0000: {}, 0x6e6b0001: {true, false}, 0x6e6bff00: {true, false}, 0x6e6bff01: {},
-		0x1ffff: {}, 0x20000: {false, true}, 0x20001: {false, true}, 0x2ff00: {false, true}, 0x2ff01: {}, 0xffffffff: {},
+		0: {}, 1: {}, 0x6e6a: {}, 0x6e6b: {true, false}, 0x6e6c: {}, 0x6e6b0000: {}, 0x6e6b0001: {true, false}, 0x6e6bff00: {true, false}, 0x6e6bffff: {true, false}, 0x6e6c0000: {},
+		0x1ffff: {}, 0x20000: {false, true}, 0x20001: {false, true}, 0x2ff00: {false, true}, 0x2ffff: {false, true}, 0x30000: {}, 0xffffffff: {},
 	} {
 		for i, meter := range []uint32{0x6e6b, 0x20000} {
 			l := DefaultLayout()
@@ -102,7 +102,7 @@ func TestOwnMeters(t *testing.T) {
 			}
 		}
 	}
-	for meter, ok := range map[uint32]bool{0: false, 1: true, 0xffff: true, 0x10000: true, 0xfffe0100: true, 0xfffe0101: false} {
+	for meter, ok := range map[uint32]bool{0: false, 1: true, 0xffff: true, 0x10000: true, 0xfffe0001: true, 0xfffe0002: false} {
 		l := DefaultLayout()
 		l.MeterID = meter
 		if (l.Validate() == nil) != ok {

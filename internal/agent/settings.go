@@ -120,9 +120,6 @@ func (s *Settings) WindowsOptions() windows.Options {
 func (s *Settings) TrackerOptions(by mode.Mode) k8s.Options {
 	o := s.Options
 	o.Cost = s.cost(by)
-	if cost := o.Cost; s.AnswerPing && by != mode.Windows {
-		o.Cost = func(z *k8s.Size) int { return cost(z) + z.Pings() }
-	}
 	if by != mode.OVS {
 		o.NotConsistent = "only nodes with an Open vSwitch bridge (mode ovs) serve it"
 	}
@@ -152,15 +149,22 @@ func (s *Settings) UserspaceLoopback6(by mode.Mode) bool {
 // cost returns what a Service port costs: on a bridge the larger one of what it takes there and in nftables
 // beside it.
 func (s *Settings) cost(by mode.Mode) func(*k8s.Size) int {
+	pings := func(cost, more func(*k8s.Size) int) func(*k8s.Size) int {
+		if !s.AnswerPing {
+			return cost
+		}
+		return func(z *k8s.Size) int { return cost(z) + more(z) }
+	}
+	onBridge, inNFTables := pings(pipeline.Cost, pipeline.PingCost), pings(nftrules.Cost, nftrules.PingCost)
 	switch {
 	case by == mode.IPTables:
-		return iprules.Cost
+		return pings(iprules.Cost, iprules.PingCost)
 	case by == mode.NFTables:
-		return nftrules.Cost
+		return inNFTables
 	case by == mode.Windows:
 		return plan.Cost
 	case s.HostTraffic == bridge.HostOVS || s.HostTraffic == bridge.HostOff:
-		return pipeline.Cost
+		return onBridge
 	}
-	return func(z *k8s.Size) int { return max(pipeline.Cost(z), nftrules.Cost(z)) }
+	return func(z *k8s.Size) int { return max(onBridge(z), inNFTables(z)) }
 }

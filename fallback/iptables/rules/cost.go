@@ -38,3 +38,9 @@ func Cost(z *k8s.Size) int {
 	}
 	return n + 3*endpoints
 }
+
+// PingCost returns how many rules more a Service port takes if its addresses answer pings.
+func PingCost(z *k8s.Size) int {
+	_, clients := z.Pings()
+	return clients
+}

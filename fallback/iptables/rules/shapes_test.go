@@ -92,6 +92,7 @@ func TestSettings(t *testing.T) {
 		"set-keep-invalid":   func(c *serving.Config, _ *k8s.Model) { c.KeepInvalid, c.RandomFully = true, false },
 		"set-brief":          func(c *serving.Config, _ *k8s.Model) { c.BriefEndpoints = true },
 		"set-host":           func(c *serving.Config, _ *k8s.Model) { c.Scope, c.PodDevice = serving.Host, "br-int" },
+		"set-answer-ping":    func(c *serving.Config, _ *k8s.Model) { c.AnswerPing = true },
 		"set-host-by-cidr":   func(c *serving.Config, _ *k8s.Model) { c.Scope = serving.Host },
 		"set-own": func(c *serving.Config, _ *k8s.Model) {
 			c.Scope, c.MasqueradeMin, c.MasqueradeMax = serving.Own, 1024, 61439

@@ -56,3 +56,9 @@ func Cost(z *k8s.Size) int {
 	}
 	return n + z.Endpoints + 7*affinity // hairpins; the Service port's own maps and chains
 }
+
+// PingCost returns how many elements more a Service port takes if its addresses answer pings.
+func PingCost(z *k8s.Size) int {
+	addresses, clients := z.Pings()
+	return addresses + clients
+}

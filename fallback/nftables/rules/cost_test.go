@@ -14,7 +14,7 @@ import (
 func TestCost(t *testing.T) {
 	config := testConfig()
 	config.CountTraffic = true
-	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 2)), nightly.Count(60, 2000), Cost, func(m *k8s.Model, sp *k8s.ServicePort) int {
+	made := func(m *k8s.Model, sp *k8s.ServicePort) int {
 		s := NewCompiler(config, sp.Name.Family, m).Service(sp, AssignPorts(Ports{}, sp))
 		n := len(s.Elements) + len(s.Shared) + len(s.Own.Sets) + len(s.Own.Chains)
 		for _, c := range s.Own.Chains {
@@ -23,5 +23,9 @@ func TestCost(t *testing.T) {
 			}
 		}
 		return n
-	})
+	}
+	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 2)), nightly.Count(60, 2000), Cost, made)
+	config.AnswerPing = true
+	cost := func(z *k8s.Size) int { return Cost(z) + PingCost(z) }
+	shapes.CheckCost(t, rand.New(rand.NewPCG(nightly.Seed(t), 5)), nightly.Count(60, 2000), cost, made)
 }

@@ -83,6 +83,7 @@ func TestSettings(t *testing.T) {
 		"set-traffic":          func(c *Config, _ *k8s.Model) { c.CountTraffic = true }, // two elements more for each frontend
 		"set-flowtable":        func(c *Config, _ *k8s.Model) { c.FlowtableDevices = []string{"eth0", "veth*"} },
 		"set-host":             func(c *Config, _ *k8s.Model) { c.Scope, c.PodDevice = serving.Host, "br-int" },
+		"set-answer-ping":      func(c *Config, _ *k8s.Model) { c.AnswerPing = true },
 		"set-own":              func(c *Config, _ *k8s.Model) { c.Scope, c.MasqueradeMin, c.MasqueradeMax = serving.Own, 1024, 61439 },
 		"set-bridge":           func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{Bridge: "cni0"} },
 		"set-interface-prefix": func(_ *Config, m *k8s.Model) { m.Detector = k8s.Detector{InterfacePrefix: "veth"} },
