@@ -84,8 +84,8 @@ func (z *Size) Number(of Set) (n int, weights []int) {
 	return z.Endpoints, z.Weights
 }
 
-// Pings returns at how many addresses of a Service port pings are answered, if at all, and the sum of the kinds
-// or ranges of clients over these.
+// Pings returns at how many addresses of a Service port pings are answered, if at all, and the sum of the
+// kinds or ranges of clients over these.
 func (z *Size) Pings() (addresses, clients int) {
 	if z.Endpoints == 0 {
 		return 0, 0

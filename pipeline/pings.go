@@ -135,7 +135,7 @@ func (s *service) pinged(f *k8s.Frontend) {
 			its.Reg[0].Mask |= sourceMask
 			if slices.Contains(kinds, kind) {
 				add(its)
-			} else { // or the node's kernel could send it back to the bridge, where it would come from the node
+			} else { // the node's kernel could send it back to the bridge, as from the node
 				s.share(tableTrack, prioNotPinged, 0, its)
 			}
 		}

@@ -333,8 +333,8 @@ func (s *settings) servingFlags(f *pflag.FlagSet) {
 			"load balancer, for example to the servicelb of K3s, which sets no ipMode")
 
 	f.BoolVar(&s.AnswerPing, "answer-ping", false,
-		"answer pings of cluster IPs, external IPs and load balancer addresses that have an endpoint for the "+
-			"client")
+		"answer pings of cluster IPs, external IPs and load balancer addresses that have an endpoint for "+
+			"the client")
 
 	f.Uint32Var(&s.AffinityLimit, "affinity-limit", pipeline.DefaultAffinityLimit,
 		"clients that session affinity remembers of each Service port on the bridge; further ones get an "+

@@ -79,9 +79,9 @@ func Each(ctx context.Context, f k8s.Family, zone uint16, do func(*dpctl.Connect
 	})
 }
 
-// Forget deletes the stale conntrack entries of a family and zone, those of protocol Ping among them, and
-// returns how many it deleted, which is valid after an error, too. It continues after an entry that cannot be deleted. One that no longer exists is
-// no error.
+// Forget deletes the stale conntrack entries of a family and zone, those of protocol Ping among them. It
+// returns how many it deleted, which is valid after an error, too. It continues after an entry that cannot be
+// deleted. One that no longer exists is no error.
 func Forget(
 	ctx context.Context,
 	f k8s.Family,

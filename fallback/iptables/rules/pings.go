@@ -72,8 +72,8 @@ func (c *Compiler) limitPings() []SharedRule {
 	}
 }
 
-// ParsePings parses a line of `iptables -v -S` of chain NodePorts in table filter; ok is false for a rule that
-// does not count pings. limited says that it drops them.
+// ParsePings parses a line of `iptables -v -S` of chain NodePorts in table filter; ok is false for a rule
+// that does not count pings. limited says that it drops them.
 func ParsePings(line string) (packets uint64, limited, ok bool) {
 	rest, counters, ok := cutLast(line, " -c ")
 	if !ok || !strings.Contains(rest, pingComment) {

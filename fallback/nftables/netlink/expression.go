@@ -194,7 +194,8 @@ func actions(f k8s.Family, s rules.Statement) []expr.Any {
 		}
 	case rules.Above:
 		return []expr.Any{&expr.Limit{
-			Type: expr.LimitTypePkts, Rate: uint64(s.Rate), Unit: expr.LimitTimeSecond, Burst: s.Rate, Over: true,
+			Type: expr.LimitTypePkts, Over: true,
+			Rate: uint64(s.Rate), Unit: expr.LimitTimeSecond, Burst: s.Rate,
 		}}
 
 	case rules.Goto:
