@@ -19,6 +19,7 @@ func TestFlagsOfModes(t *testing.T) {
 		"iptables-backend":  "ovs iptables",
 		"affinity-limit":    "ovs nftables",
 		"node-mac":          "ovs windows",
+		"answer-ping":       "ovs nftables iptables",
 		"healthz-data-path": "ovs nftables iptables",
 		"hns-state-file":    "windows",
 		"hns-take-over":     "windows",
