@@ -142,7 +142,7 @@ func TestFollowLoopback(t *testing.T) {
 			ways, _, err := c.Follow(t.Context(), k8s.IPv4, packet)
 			doubt, dropped := false, true
 			for _, w := range ways {
-				doubt, dropped = doubt || w.Doubt, dropped && w.Fate == rules.Dropped
+				doubt, dropped = doubt || w.Doubt, dropped && w.Verdict == rules.Dropped
 			}
 			if err != nil || doubt != tc.doubts || dropped != tc.drops {
 				t.Errorf("%+v, %v; want it dropped: %t, in doubt: %t", ways, err, tc.drops, tc.doubts)
