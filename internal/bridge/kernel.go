@@ -48,10 +48,12 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	cfg.NoRouter = !configured && !k.network.DefaultRouteOn(sw.Bridge)
 
 	list := k.closed(link.Index)
-	if n, example := k.count(cfg, sw, func(by int) bool { return by == 0 }); n > 0 {
-		warnings = append(warnings, fmt.Sprintf("the kernel sends nothing to %d endpoints, such as %s: "+
-			"their route is a blackhole, unreachable or prohibit one (ip route get %[2]s); "+
-			"the bridge sends them nothing from the node, or from outside, either", n, example))
+	if slices.ContainsFunc(list, func(r pipeline.Route) bool { return r.Closed }) {
+		if n, example := k.count(cfg, sw, func(by int) bool { return by == 0 }); n > 0 {
+			warnings = append(warnings, fmt.Sprintf("the kernel sends nothing to %d endpoints, such as %s: "+
+				"their route is a blackhole, unreachable or prohibit one (ip route get %[2]s); "+
+				"the bridge sends them nothing from the node, or from outside, either", n, example))
+		}
 	}
 
 	seen := map[netip.Prefix]bool{} // the first route to a prefix counts
@@ -90,13 +92,16 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 	}
 
 	list = append(list, k.stations(cfg, sw, link.Index)...)
-	byOther := func(by int) bool { return by != 0 && by != link.Index }
-	if n, _ := k.count(cfg, sw, byOther); n > 0 && cfg.NoRouter {
+	byOther := 0
+	if cfg.NoRouter {
+		byOther, _ = k.count(cfg, sw, func(by int) bool { return by != 0 && by != link.Index })
+	}
+	if byOther > 0 {
 		warnings = append(warnings, fmt.Sprintf("the kernel reaches %d endpoints "+
 			"by other interfaces than bridge %s, which has no router of its own: "+
 			"packets of Services to them are lost, but for those of pods whose router is this node; "+
 			"add routes to them over the bridge, or pass --gateway-mac",
-			n, sw.Bridge))
+			byOther, sw.Bridge))
 		for _, f := range dataplane.Families {
 			off := sysctl.ForwardingOff(f == k8s.IPv6, sw.Bridge)
 			if off != "" && f.First(cfg.NodeIPs).IsValid() {

@@ -120,3 +120,19 @@ func TestNeededRoutes(t *testing.T) {
 		t.Errorf("%d left out; the first of %d is %v", more, len(some), some[0].Dst)
 	}
 }
+
+// Endpoints are walked once where nothing needs more: there may be hundreds of thousands, and the network is read again and again.
+func TestEndpointsAreWalkedOnce(t *testing.T) {
+	n := &node.Network{Links: []node.Link{{Index: 2, Name: "br-int"}}, Routes: []node.Route{
+		{Dst: netip.MustParsePrefix("172.16.0.0/24"), Link: 2},
+		{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: 2, Via: netip.MustParseAddr("172.16.0.1")},
+	}}
+	walks := 0
+	k := &kernel{network: n, endpoints: func(func(netip.Addr)) { walks++ }}
+	var cfg pipeline.Config
+	k.routes(&cfg, &ovsdb.Switch{Bridge: "br-int"})
+	k.mtus("br-int")
+	if walks != 1 {
+		t.Errorf("%d walks over all endpoints", walks)
+	}
+}

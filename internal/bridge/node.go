@@ -3,6 +3,7 @@ package bridge
 import (
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type facts struct {
 	kernel   kernel
 	onBridge bool      // the node has a MAC on the bridge
 	rest     time.Time // the network is not read again before
+	renew    time.Time // what follows from the same network is not computed again before
 	// absent is since when the node's address is seen not to be on the bridge any more. Zero: it is there, or
 	// was not at the last configuration.
 	absent   time.Time
@@ -99,29 +101,36 @@ func (n *facts) keepWarnings(warnings []string) {
 // CountPeriod.
 const lookRest = 9
 
-// look reads the network from the kernel. It believes that the node's address has left the bridge only after
-// CountPeriod, because programs that configure a network may take it away and put it back.
-func (n *facts) look() {
+// renewRest bounds the share of time that it takes to compute anew what follows from a network that has not
+// changed: it also depends on sysctls, on what others make of nkp's routes, and on endpoints.
+const renewRest = 99
+
+// look reads the network from the kernel and reports whether it has changed. It believes that the node's
+// address has left the bridge only after CountPeriod, because programs that configure a network may take it
+// away and put it back.
+func (n *facts) look() (changed bool) {
 	network, err := node.Read()
 	if err != nil {
 		n.log.Warn("cannot read the node's network from the kernel: what is known of it stays in force",
 			"error", err)
-		return
+		return false
 	}
 	_, visible := network.Link(n.set.Bridge)
 	switch {
 	case n.kernel.network == nil:
 	case !visible: // on the userspace datapath the bridge's device disappears with ovs-vswitchd
-		return
+		return false
 	case n.onBridge && n.set.NodeMAC.IsZero() && !network.At(n.set.Bridge, n.model.Node.IPs):
 		if n.absent.IsZero() {
 			n.absent = time.Now()
 		}
 		if time.Since(n.absent) < n.set.CountPeriod {
-			return
+			return false
 		}
 	}
+	changed = !reflect.DeepEqual(n.kernel.network, network)
 	n.absent, n.kernel.network = time.Time{}, network
+	return changed
 }
 
 // ask has the kernel resolve what the last configuration lacks, and confirm what it has not for a while:
@@ -134,13 +143,16 @@ func (n *facts) ask() {
 
 // resolve asks for new endpoints that the node reaches without a router.
 func (n *facts) resolve(ports map[k8s.PortName]*k8s.ServicePort) {
-	n.kernel.ask = n.kernel.ask[:0]
+	asked := n.kernel.ask
+	n.kernel.ask = nil
 	for _, sp := range ports {
 		if sp != nil {
 			sp.EachRemoteEndpoint(n.kernel.resolve)
 		}
 	}
 	n.ask()
+	n.kernel.ask = append(n.kernel.ask, asked...)
+	n.kernel.ask = n.kernel.ask[:min(len(n.kernel.ask), maxRoutes)]
 }
 
 // returnPause is the time between two changes back to fewer flows of others, at least: each reconfigures the

@@ -386,9 +386,16 @@ func (p *Plane) reconfigure(ctx context.Context) {
 // lookAtNetwork reads the node's network from the kernel and applies what has changed.
 func (p *Plane) lookAtNetwork(ctx context.Context) {
 	begun := time.Now()
-	p.node.look()
+	if !p.node.look() && begun.Before(p.node.renew) {
+		if p.prog.inStep() {
+			p.node.ask()
+		}
+		return
+	}
+
 	p.reconfigure(ctx)
-	p.node.rest = time.Now().Add(lookRest * time.Since(begun))
+	took := time.Since(begun)
+	p.node.rest, p.node.renew = begun.Add((1+lookRest)*took), begun.Add((1+renewRest)*took)
 }
 
 // followOthers reconfigures the pipeline if the flows of others in table 0 do anything else than before.
