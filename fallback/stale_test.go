@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nkp-proxy/nkp/internal/conntrack"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
 	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/k8s"
@@ -24,8 +25,11 @@ type forgetter struct {
 	want   map[k8s.PortName]*k8s.ServicePort
 }
 
-func newForgetter() *forgetter {
+func newForgetter(set ...func(*Options)) *forgetter {
 	o := DefaultOptions()
+	for _, f := range set {
+		f(&o)
+	}
 	o.Log, o.Hooks.Hooks = slog.New(slog.DiscardHandler), o.Hooks.WithDefaults()
 	f := &forgetter{Worker: NewWorker("iptables", k8s.IPv4, &o, dataplane.NewInbox(func(...k8s.Family) {}, k8s.IPv4)), want: map[k8s.PortName]*k8s.ServicePort{}}
 	f.Report = func(change func(*FamilyStatus)) { change(&f.status) }
@@ -54,6 +58,31 @@ func (f *forgetter) step(c k8s.Changes) {
 	f.In.Put(&k8s.Model{}, c)
 	f.NotUntil = time.Time{}
 	f.Round(context.Background(), f)
+}
+
+// What a first scan finds of pings that lead to an address of the node is nkp's, from before its start, only if nkp answers pings.
+func TestForgetsPingsOfOthers(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		f := newForgetter(func(o *Options) { o.AnswerPing = answers })
+		scanned := false
+		f.Stale.Forget = func(stale func(*dpctl.Connection) bool) (int, error) {
+			scanned = true
+			if forgets := stale(&dpctl.Connection{
+				Protocol: conntrack.Ping,
+				Frontend: netip.MustParseAddrPort("192.0.2.1:0"), Endpoint: netip.MustParseAddrPort("127.0.0.1:0"),
+			}); forgets != answers {
+				t.Errorf("pings are answered: %v; translated ping is deleted: %v", answers, forgets)
+			}
+			return 0, nil
+		}
+		sp := &k8s.ServicePort{
+			Name:      k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "ns", Name: "a"}, Protocol: "TCP", Family: k8s.IPv4},
+			Frontends: []k8s.Frontend{{Type: k8s.ClusterIP, Address: netip.MustParseAddr("40.0.0.1"), Port: 80}},
+		}
+		if f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{sp.Name: sp}}); !scanned {
+			t.Error("no scan")
+		}
+	}
 }
 
 // Connections that could not be deleted are tried again without a further change, and by what is served then; once they are

@@ -46,7 +46,8 @@ func NewWorker(plane string, f k8s.Family, o *Options, in *dataplane.Inbox) *Wor
 	w.In, w.Rest, w.Failed = in, w.rest, w.failed
 	w.Refused = dataplane.NewRefusals[k8s.PortName](plane, w.Log, o.Hooks.Refused)
 	w.Stale = StaleForgetter{
-		worker: w, waiting: map[k8s.PortName]staleUDP{}, closing: newClosing(), pings: stalePings{all: true},
+		worker: w, waiting: map[k8s.PortName]staleUDP{}, closing: newClosing(),
+		pings: stalePings{all: o.AnswerPing},
 	}
 	return w
 }
