@@ -23,6 +23,7 @@ type Comparison struct {
 	ids    map[uint32]bool // of Service ports, of all objects that were read
 
 	meters []flow.Meter // found on the switch
+	pings  bool         // pings are answered, or were until now: meters on pings are nkp's
 	read   int          // number of flows read, equal or not
 
 	// adopted are the flows of tableWide that were read, by group; nil unless Adopt was called.
@@ -37,7 +38,7 @@ func (c *Compiler) Compare() *Comparison {
 	return &Comparison{
 		c: c, number: c.comparisons,
 		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{},
-		ids: map[uint32]bool{},
+		ids: map[uint32]bool{}, pings: c.cfg.AnswerPing,
 	}
 }
 
@@ -65,6 +66,8 @@ func (x *Comparison) InStep() bool {
 func (x *Comparison) Flow(f *flow.Flow) {
 	x.read++
 	x.ids[portID(f.Cookie)] = true
+	_, pings := x.c.cfg.Layout.Pings()
+	x.pings = x.pings || f.Cookie == pings
 	x.noteSlot(f)
 	if !x.match(f.Digest(x.c.seed)) {
 		x.flows[f.Key] = f
@@ -92,8 +95,13 @@ func (x *Comparison) flowsRead() {
 	}
 }
 
-// Meter adds a meter of nkp's that was read from the switch.
-func (x *Comparison) Meter(m flow.Meter) { x.meters = append(x.meters, m) }
+// Meter adds a meter that was read from the switch after the flows. A meter with the id of one on pings is
+// another program's where no flow of nkp's answers pings.
+func (x *Comparison) Meter(m flow.Meter) {
+	if x.pings || !x.c.cfg.Layout.IsPingMeter(m.ID) {
+		x.meters = append(x.meters, m)
+	}
+}
 
 // Flows returns the number of flows that were read.
 func (x *Comparison) Flows() int { return x.read }

@@ -180,8 +180,17 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
+	table, pingCookie := s.Layout.Pings()
+	pings, err := conn.FlowCount(ctx, pingCookie, ^uint64(0), table)
+	if err != nil {
+		return err
+	}
+
 	filter := s.Filter()
 	filter.CookieMask, filter.Tables = 0, nil
+	filter.IsMeter = func(id uint32) bool { // as in pipeline.Comparison.Meter
+		return s.Layout.IsMeter(id) && (pings.Flows > 0 || !s.Layout.IsPingMeter(id))
+	}
 	snap, err := conn.ReadBack(ctx, filter)
 	if err != nil {
 		return err

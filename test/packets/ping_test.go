@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -350,4 +352,77 @@ func testAnswerPing(t *testing.T, c *cluster) {
 	}
 	c.left(t)
 	c.noPing(t, pod, "40.0.0.1", 20)
+}
+
+// Without --answer-ping nothing of pings is there: also after a run with the flag, and a stranger's meter at the number of one stays.
+func TestAnswerPingOff(t *testing.T) {
+	for _, plane := range pingPlanes {
+		t.Run(plane.name, func(t *testing.T) {
+			if plane.name == "iptables" {
+				needsIPTables(t)
+			}
+			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", serviceCIDRs)...)
+			web := service("web", "40.0.0.1")
+			c.begin(web, slice(web, 8080, at(c.pods[1].IP4)))
+			before := c.installed(t)
+
+			again := func(flags ...string) {
+				c.agent.Kill()
+				c.runWith(flags...)
+				if len(flags) == 0 {
+					c.settle()
+				}
+			}
+			again("--answer-ping")
+			c.answersPing(t, c.pods[0].Host, "40.0.0.1", 64)
+			again()
+			if after := c.installed(t); !slices.Equal(after, before) {
+				t.Errorf("without the flag again there is more: %q, less: %q", without(after, before), without(before, after))
+			}
+			if !c.bridged() {
+				return
+			}
+
+			others := fmt.Sprintf("meter=%d", 0x6e6b<<16+0xff09)
+			_, err := c.Ofctl("-O", "OpenFlow15", "add-meter", c.Bridge, others+",pktps,band=type=drop,rate=7")
+			must(t, err)
+			stays := func(when string) {
+				t.Helper()
+				if out, err := c.Ofctl("dump-meters", c.Bridge); err != nil || !strings.Contains(out, others) {
+					t.Errorf("%s, the meter of another program is gone: %v\n%s", when, err, out)
+				}
+			}
+			again()
+			stays("after a restart")
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 0 {
+				t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
+			}
+			stays("after cleanup")
+		})
+	}
+}
+
+func without(list, these []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(these, s) })
+}
+
+// installed returns the sorted lines of what is in the kernel's tables and on the switch, without counters.
+func (c *cluster) installed(t *testing.T) []string {
+	t.Helper()
+	var text string
+	for _, argv := range [][]string{{"nft", "-s", "list", "ruleset"}, {"iptables-save"}, {"ip6tables-save"}} {
+		out, err := c.Exec(c.Node, argv...)
+		must(t, err)
+		text += out
+	}
+	if c.bridged() {
+		for _, argv := range [][]string{{"--no-stats", "dump-flows"}, {"dump-groups"}, {"dump-meters"}} {
+			out, err := c.Ofctl(append(argv, c.Bridge)...)
+			must(t, err)
+			text += out
+		}
+	}
+	counters := regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]| \(xid=.*\)`)
+	return slices.Sorted(strings.Lines(counters.ReplaceAllString(text, "")))
 }
