@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,11 @@ const (
 	// bufferSize is what is copied at a time in each direction.
 	bufferSize = 16 << 10
 )
+
+// halfOpen is how long a connection may pause after one end has closed its half, about as long as conntrack
+// remembers such a connection: nobody reads from the end that closed, to meet the error if it is gone. A
+// variable for tests.
+var halfOpen = 2 * time.Minute
 
 // connection is a client's connection and the one to its endpoint.
 type connection struct {
@@ -66,7 +72,7 @@ func (p *Proxy) release(q *port, c *connection) {
 }
 
 // forward connects to the endpoint and copies in both directions until both ends have closed, one has reset
-// the connection, or the context ends.
+// the connection or closed and the other pauses, or the context ends.
 func (p *Proxy) forward(ctx context.Context, client *net.TCPConn, endpoint netip.AddrPort) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	server, err := dialer.DialContext(ctx, "tcp", endpoint.String())
@@ -84,10 +90,11 @@ func (p *Proxy) forward(ctx context.Context, client *net.TCPConn, endpoint netip
 	}
 	defer context.AfterFunc(ctx, abort)()
 
+	var half atomic.Bool
 	var both sync.WaitGroup
 	for i, from := range ends {
 		both.Go(func() {
-			if copyHalf(ends[1-i], from) != nil {
+			if copyHalf(ends[1-i], from, &half) != nil {
 				abort()
 			}
 		})
@@ -105,14 +112,26 @@ func (p *Proxy) count(result string) {
 }
 
 // copyHalf copies one direction of a connection until its sender closes it, and then closes it at the other
-// end. It hides the types of the connections from io.Copy, which would move the bytes through a pipe in the
-// kernel of up to 1 MiB.
-func copyHalf(to, from *net.TCPConn) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferSize))
-	if err != nil {
-		return err
+// end and sets half. io.Copy would move the bytes through a pipe in the kernel of up to 1 MiB.
+func copyHalf(to, from *net.TCPConn, half *atomic.Bool) error {
+	for b := make([]byte, bufferSize); ; {
+		if half.Load() {
+			_ = from.SetReadDeadline(time.Now().Add(halfOpen))
+		}
+
+		n, err := from.Read(b)
+		if err == io.EOF {
+			half.Store(true)
+			_ = to.SetReadDeadline(time.Now().Add(halfOpen))
+			return to.CloseWrite()
+		}
+		if err == nil {
+			_, err = to.Write(b[:n])
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return to.CloseWrite()
 }
 
 // reset closes a connection so that its other end does not take it for complete.

@@ -95,6 +95,19 @@ func TestResets(t *testing.T) {
 	b.await("all have ended", func(f Figures) bool { return f.Open == 0 && f.Results[connected] == 2 && f.Results[unanswered] == 1 })
 }
 
+// A connection whose client is gone and whose server does not mind ends after a pause.
+func TestHalfOpen(t *testing.T) {
+	old := halfOpen
+	halfOpen = time.Millisecond
+	t.Cleanup(func() { halfOpen = old })
+	ended := make(chan struct{})
+	defer close(ended)
+	b := newBed(t, Options{})
+	c := b.dial(b.set("web", serve(t, func(*net.TCPConn) { <-ended })))
+	must(t, c.Close())
+	b.await("it has ended", func(f Figures) bool { return f.Open == 0 && f.Results[connected] == 1 })
+}
+
 // Connections stay while the endpoints change. They end when a removed endpoint's are to be closed, and with the listener: when the
 // Service has no endpoints any more, gets another number, or is deleted.
 func TestUpdates(t *testing.T) {
