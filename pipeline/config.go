@@ -82,7 +82,7 @@ type Config struct {
 	Fragments bool
 	// Canary adds the Service of the canaries (canary.go).
 	Canary bool
-	// AnswerPing answers pings of Services' addresses (pings.go), on switches with meters.
+	// AnswerPing answers pings of Services' addresses (pings.go). It needs meters.
 	AnswerPing bool
 	// NoGuards leaves out the guards of direct connections (README.md, "Port-reuse guards").
 	NoGuards bool
@@ -132,7 +132,7 @@ func (c *Config) sameForServices(o *Config) bool {
 		slices.Equal(c.LocalIPs, o.LocalIPs) && slices.Equal(c.NodeElsewhere, o.NodeElsewhere) &&
 		slices.Equal(c.HairpinIPs, o.HairpinIPs) &&
 		slices.Equal(c.ServiceCIDRs, o.ServiceCIDRs) &&
-		c.Counters == o.Counters && c.answersPings() == o.answersPings() &&
+		c.Counters == o.Counters && c.AnswerPing == o.AnswerPing &&
 		c.AffinityLimit == o.AffinityLimit &&
 		c.MasqueradeMin == o.MasqueradeMin &&
 		c.MasqueradeMax == o.MasqueradeMax &&

@@ -44,9 +44,6 @@ const (
 // pingTTL is the TTL or hop limit of answers.
 const pingTTL = 64
 
-// answersPings reports whether pings are answered: not unless a meter bounds them.
-func (c *Config) answersPings() bool { return c.AnswerPing && !c.NoMeter }
-
 // inStage matches packets of a family in a stage.
 func inStage(f k8s.Family, stage uint32) flow.Match {
 	m := flow.Match{EthType: ethType(f), IPProto: icmpProto(f)}
@@ -60,7 +57,7 @@ func toStage(stage uint64) flow.Action {
 
 // pings adds the flows that all Services' addresses share.
 func (b *builder) pings() {
-	if !b.answersPings() {
+	if !b.AnswerPing {
 		return
 	}
 	for _, f := range families {
@@ -112,7 +109,7 @@ func answer(f k8s.Family) (as []flow.Action) {
 
 // pinged adds the flows for pings of a frontend's address, which Service ports at that address share.
 func (s *service) pinged(f *k8s.Frontend) {
-	if !s.answersPings() {
+	if !s.AnswerPing {
 		return
 	}
 	kinds, from := s.router.Pings(s.sp, f)

@@ -63,18 +63,6 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// Without meters nothing bounds the packets that ovs-vswitchd would have to change: no ping is answered.
-func TestPingsNeedMeters(t *testing.T) {
-	cfg := testConfig()
-	cfg.NoMeter = true
-	before := compile(t, cfg, shape{Name: "web", Cluster: 2, Types: all}.ServicePort()).State()
-	cfg.AnswerPing = true
-	after := compile(t, cfg, shape{Name: "web", Cluster: 2, Types: all}.ServicePort())
-	if d := flow.Diff(before, after.State()); !d.Empty() || len(after.Meters()) > 0 {
-		t.Errorf("pings are answered without meters: %v", d.SetFlows)
-	}
-}
-
 // Every pod's port has a share of the rate of pings, as it has of refusals; ports far apart may have one together.
 func TestPingMeters(t *testing.T) {
 	cfg := testConfig()

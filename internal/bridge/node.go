@@ -38,6 +38,7 @@ type facts struct {
 	held     bool        // others decide less than that, which counts from returnPause after returned
 	noMeter  bool        // the switch rejected the meter of all ports
 	oneMeter bool        // the switch rejected that of a pod
+	noPings  bool        // the switch rejected one on pings
 	warnings []string    // about the last configuration
 }
 
@@ -69,14 +70,16 @@ func (n *facts) config() pipeline.Config {
 		cfg.NoMeter = true
 		warnings = append(warnings,
 			"the switch has no meters: packets that nkp has to reject are limited by its queue alone")
-		if cfg.AnswerPing {
-			warnings = append(warnings,
-				"the switch has no meters: pings of Services' addresses are not answered (--answer-ping)")
-		}
 	} else if n.oneMeter {
 		cfg.OneMeter = true
 		warnings = append(warnings, "the switch has too few meters for one a pod: "+
 			"one that sends many packets to Services without endpoints can keep others from being refused")
+	}
+
+	if cfg.AnswerPing && (n.noMeter || n.noPings) {
+		cfg.AnswerPing = false
+		warnings = append(warnings, "the switch has no meters for pings of Services' addresses: "+
+			"they are not answered (--answer-ping)")
 	}
 
 	n.keepWarnings(warnings)

@@ -68,8 +68,8 @@ func (g *programmer) connected(ctx context.Context, conn *ofctrl.Conn) {
 	}
 
 	// The refusal was the last connection's. The read-back that follows sends the difference.
-	if (g.node.noMeter || g.node.oneMeter) && g.compiler != nil {
-		g.node.noMeter, g.node.oneMeter = false, false
+	if (g.node.noMeter || g.node.oneMeter || g.node.noPings) && g.compiler != nil {
+		g.node.noMeter, g.node.oneMeter, g.node.noPings = false, false, false
 		if _, err := g.compiler.Reconfigure(g.node.config()); err != nil {
 			g.log.Error("cannot change to a pipeline with all meters", "error", err)
 		}

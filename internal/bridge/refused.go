@@ -31,12 +31,15 @@ func (g *programmer) backOff(rejected []ofctrl.Rejection) {
 	}
 }
 
-// withoutMeter changes over to a pipeline without meters, or without those of pods, after the switch has
-// refused one. Datapaths without meters exist (Linux before 4.15); Services work without.
+// withoutMeter changes over to a pipeline without meters, without those of pods, or without pings and theirs,
+// after the switch has refused one. Datapaths without meters exist (Linux before 4.15); Services work without.
 func (g *programmer) withoutMeter(id uint32) {
 	without := &g.node.oneMeter
-	if id == g.set.Layout.MeterID {
+	switch l := &g.set.Layout; {
+	case id == l.MeterID:
 		without = &g.node.noMeter
+	case l.IsPingMeter(id):
+		without = &g.node.noPings
 	}
 	if *without || g.node.noMeter {
 		return

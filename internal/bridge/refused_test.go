@@ -22,14 +22,14 @@ import (
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
-// A switch that refuses the meter of a pod gets a pipeline with one meter for all, one that refuses that too a pipeline without; nothing
-// has to wait for that.
+// A switch that refuses a meter on pings gets a pipeline that answers none, one that refuses the meter of a pod a pipeline with one meter
+// for all, one that refuses that too a pipeline without; nothing has to wait for that.
 func TestRefusedMeter(t *testing.T) {
 	bed := testbed.Start(t, testbed.Options{})
 	db, err := ovsdb.Connect(context.Background(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
 	must(t, err)
 	defer db.Close()
-	set := Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Ports: map[netip.Addr]PortOverride{netip.MustParseAddr("10.0.0.11"): {OFPort: 11}}}
+	set := Settings{AnswerPing: true, Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto, Ports: map[netip.Addr]PortOverride{netip.MustParseAddr("10.0.0.11"): {OFPort: 11}}}
 	p := New(set, db, noHooks(), slog.New(slog.DiscardHandler))
 	a := &p.prog
 	if a.compiler, err = pipeline.NewCompiler(p.node.config()); err != nil {
@@ -45,13 +45,13 @@ func TestRefusedMeter(t *testing.T) {
 		}
 		return n + len(a.compiler.State().Meters)
 	}
-	if metered() != 4 {
-		t.Fatalf("two meters and a flow through each are expected, got %d", metered())
+	if metered() != 10 { // flows for pings are two, one of each family
+		t.Fatalf("four meters and a flow through each are expected, got %d", metered())
 	}
 	for _, step := range []struct {
 		id   uint32
 		left int
-	}{{0x6e6b000b, 2}, {set.Layout.MeterID, 0}, {0x6e6b000b, 0}} {
+	}{{0x6e6bff01, 4}, {0x6e6b000b, 2}, {set.Layout.MeterID, 0}, {0x6e6b000b, 0}} {
 		a.backOff([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: flow.Meter{ID: step.id}, Cause: errors.New("OFPMMFC_OUT_OF_METERS")}})
 		if metered() != step.left || a.refused.Len() != 0 || len(p.node.warnings) == 0 {
 			t.Errorf("meter %#x refused: %d meters and flows, want %d, %d waiting, warnings %q", step.id, metered(), step.left, a.refused.Len(), p.node.warnings)
@@ -62,7 +62,7 @@ func TestRefusedMeter(t *testing.T) {
 	conn, err := ofctrl.Dial(t.Context(), target, ofctrl.Options{Bridge: bed.Bridge})
 	must(t, err)
 	defer conn.Close()
-	if a.connected(t.Context(), conn); metered() != 4 {
+	if a.connected(t.Context(), conn); metered() != 10 {
 		t.Errorf("after another connection there are %d meters and flows, want them again", metered())
 	}
 	a.backOff([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
