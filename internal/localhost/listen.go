@@ -107,10 +107,7 @@ func (p *Proxy) accept(ctx context.Context, q *port, l net.Listener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptPause):
-			}
+			time.Sleep(acceptPause)
 		}
 	}
 }

@@ -142,7 +142,11 @@ func (p *Proxy) Update(m *k8s.Model, changes k8s.Changes) {
 		}
 		now.endpoints, now.affinity = endpoints, time.Duration(sp.AffinitySeconds)*time.Second
 		if sp.Removed != nil && !sp.Removed.Unknown {
-			now.resetRemoved(sp.Serving)
+			for c := range now.conns {
+				if !slices.Contains(sp.Serving, c.endpoint) {
+					c.cancel()
+				}
+			}
 		}
 	}
 }
@@ -171,16 +175,6 @@ func (q *port) close() {
 	}
 	for c := range q.conns {
 		c.cancel()
-	}
-}
-
-// resetRemoved resets the connections whose endpoint is none of those with which they may stay. Proxy.mu must
-// be held.
-func (q *port) resetRemoved(stay []netip.AddrPort) {
-	for c := range q.conns {
-		if !slices.Contains(stay, c.endpoint) {
-			c.cancel()
-		}
 	}
 }
 
