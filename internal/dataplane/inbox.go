@@ -120,11 +120,11 @@ func (in *Inbox) Return(ports []*k8s.ServicePort) {
 	u := in.update()
 	for _, sp := range ports {
 		in.portions.returned[sp.Name] = true
+		if _, newer := u.Ports[sp.Name]; !newer {
+			u.Ports[sp.Name] = in.portions.taken[sp.Name] // sp may be Partial
+		}
 		delete(in.portions.taken, sp.Name)
 		delete(in.portions.partial, sp.Name)
-		if _, newer := u.Ports[sp.Name]; !newer {
-			u.Ports[sp.Name] = sp
-		}
 	}
 	in.divided = true
 	in.Notify()

@@ -102,26 +102,46 @@ func (p *portions) withoutLater(
 	later map[k8s.PortName]bool,
 ) (names []k8s.PortName) {
 	var had, gets frontends // what the returned ports had, and what they get
-	add := func(n k8s.PortName) {
-		names = append(names, n)
-		had.add(n, p.taken[n], p.numbersOf(p.taken[n]))
-		gets.add(n, ports[n], p.numbersOf(ports[n]))
-	}
 	for n := range ports {
 		if !later[n] {
-			add(n)
+			names = append(names, n)
+			had.add(n, p.taken[n], p.numbersOf(p.taken[n]))
+			gets.add(n, ports[n], p.numbersOf(ports[n]))
 		}
 	}
 
-	for more := true; more; {
-		more = false
-		for n := range later {
-			if had.hasAny(n, ports[n], p.numbersOf(ports[n])) ||
-				gets.hasAny(n, p.taken[n], p.numbersOf(p.taken[n])) {
-				delete(later, n)
-				add(n)
-				more = true
-			}
+	moves := false
+	for n := range later {
+		moves = moves || had.hasAny(n, ports[n], p.numbersOf(ports[n])) ||
+			gets.hasAny(n, p.taken[n], p.numbersOf(p.taken[n]))
+	}
+	if !moves {
+		return names
+	}
+
+	// Others may follow those that come, in a long row: who is next is looked up by frontend.
+	getBy, hadBy := map[frontend]k8s.PortName{}, map[frontend]k8s.PortName{}
+	for n := range later {
+		for f := range frontendsOf(n, ports[n]) {
+			getBy[f] = n
+		}
+		for f := range frontendsOf(n, p.taken[n]) {
+			hadBy[f] = n
+		}
+	}
+	follow := func(f frontend, by map[frontend]k8s.PortName) {
+		if n, found := by[f]; found && later[n] {
+			delete(later, n)
+			names = append(names, n)
+		}
+	}
+	for i := 0; i < len(names); i++ {
+		n := names[i]
+		for f := range frontendsOf(n, p.taken[n]) {
+			follow(f, getBy)
+		}
+		for f := range frontendsOf(n, ports[n]) {
+			follow(f, hadBy)
 		}
 	}
 	return names
@@ -172,7 +192,7 @@ func (p *portions) numbersOf(sp *k8s.ServicePort) []uint16 {
 	return list
 }
 
-// frontends is the set of those of some ports. It has the frontends themselves only of port numbers that
+// frontends is the set of those of some ports, which are added before it is asked. It has the frontends themselves only of port numbers that
 // another port was found to have.
 type frontends struct {
 	of  map[uint16][]owner
@@ -190,7 +210,6 @@ func (s *frontends) add(n k8s.PortName, sp *k8s.ServicePort, numbers []uint16) {
 	}
 	for _, number := range numbers {
 		s.of[number] = append(s.of[number], owner{n, sp})
-		delete(s.all, number)
 	}
 }
 

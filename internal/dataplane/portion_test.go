@@ -2,8 +2,11 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -235,6 +238,73 @@ func TestPartialUntilTheLastPort(t *testing.T) {
 		if last[sp.Name] != sp {
 			t.Errorf("%s is %+v", sp.Name, last[sp.Name])
 		}
+	}
+}
+
+// What a plane gives back while it has it as Partial comes again as it is wanted: none is Partial in the end.
+func TestReturnedPartialPorts(t *testing.T) {
+	in := begunInbox()
+	var large []*k8s.ServicePort
+	for i := range 20 {
+		large = append(large, portOf("large", i, 3000, 60_000, 1))
+		large[i].Frontends[0].Port = uint16(80 + i)
+	}
+	for returned := range 20 {
+		put(in, large...)
+		last := map[k8s.PortName]*k8s.ServicePort{}
+		for i := 0; !in.Idle(); i++ {
+			maps.Copy(last, in.Take().Ports)
+			if i == returned {
+				in.Return(slices.Collect(maps.Values(last)))
+			}
+		}
+		for _, sp := range large {
+			if last[sp.Name] != sp {
+				t.Fatalf("returned after update %d: %s is %+v", returned, sp.Name, last[sp.Name])
+			}
+		}
+		gone := k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+		for _, sp := range large {
+			gone.Ports[sp.Name] = nil
+		}
+		for in.Put(&k8s.Model{}, gone); !in.Idle(); {
+			in.Take()
+		}
+	}
+}
+
+// Large Services that each take over the next one's addresses come at once, and finding them takes work in proportion to their number.
+func TestLongRowOfMoves(t *testing.T) {
+	allocated := func(services int) uint64 {
+		in := begunInbox()
+		ports := func(shift int) (list []*k8s.ServicePort) {
+			for i := range services {
+				sp := portOf(fmt.Sprint("s", i), 0, 40_000, 40_000, i)
+				sp.Frontends = nil
+				for j := range 20 {
+					at := netip.AddrFrom4([4]byte{10, byte((i + shift) >> 8), byte(i + shift), byte(j)})
+					sp.Frontends = append(sp.Frontends, k8s.Frontend{Type: k8s.ExternalIP, Address: at, Port: 80})
+				}
+				list = append(list, sp)
+			}
+			return list
+		}
+		put(in, ports(0)...)
+		for !in.Idle() {
+			in.Take()
+		}
+		put(in, ports(1)...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if n := len(in.Take().Ports); n != services || !in.Idle() {
+			t.Errorf("%d of %d Services come at once", n, services)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	allocated(10)
+	if few, many := allocated(100), allocated(800); many > 16*few {
+		t.Errorf("%d bytes for 100 Services, %d for 800", few, many)
 	}
 }
 
