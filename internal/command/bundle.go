@@ -47,8 +47,10 @@ Exit status: 0 written, 1 not written.`,
 			}
 			defer peers[0].Close()
 			slow := time.AfterFunc(time.Second, func() {
-				fmt.Fprintf(cmd.ErrOrStderr(),
-					"nkp: waiting for the agent's answers, %v at most\n", on.timeout())
+				if _, _, terminal := terminalSize(cmd.ErrOrStderr()); terminal {
+					fmt.Fprintf(cmd.ErrOrStderr(),
+						"nkp: waiting for the agent's answers, %v at most\n", on.timeout())
+				}
 			})
 			b := collect(cmd.Context(), peers[0], on.timeout())
 			slow.Stop()
