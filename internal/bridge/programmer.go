@@ -174,7 +174,7 @@ const maxRounds = 4
 
 // push sends a Delta of the compiler, merged with the pending one, which is nearly always empty.
 func (g *programmer) push(ctx context.Context, d *flow.Delta) {
-	if d.Empty() || g.pending == nil {
+	if g.pending == nil || d.Empty() && !g.unsent {
 		return // the read-back over the next connection finds all differences
 	}
 	if !g.pending.Empty() {

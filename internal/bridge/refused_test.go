@@ -19,6 +19,7 @@ import (
 	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 	"github.com/nkp-proxy/nkp/test/ofctrltest"
+	"github.com/nkp-proxy/nkp/test/shapes"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
 
@@ -68,6 +69,32 @@ func TestRefusedMeter(t *testing.T) {
 	a.backOff([]ofctrl.Rejection{{Op: ofctrl.OpSet, Object: &flow.Flow{Cookie: 77}, Cause: errors.New("no")}})
 	if !a.refused.Has(k8s.PortName{}) {
 		t.Error("a refused flow of the fixed part does not wait")
+	}
+}
+
+// A refused Service port that comes again and changes no flow, such as one that is Partial no more, is retried at once.
+func TestRefusedPortComesAgain(t *testing.T) {
+	bed := testbed.Start(t, testbed.Options{})
+	db, err := ovsdb.Connect(t.Context(), ovsdb.Options{Endpoint: bed.DB(), Bridge: bed.Bridge})
+	must(t, err)
+	defer db.Close()
+	g := &New(Settings{Bridge: bed.Bridge, Layout: pipeline.DefaultLayout(), LocalDelivery: DeliverAuto}, db, noHooks(), slog.New(slog.DiscardHandler)).prog
+	g.compiler, err = pipeline.NewCompiler(g.node.config())
+	must(t, err)
+	target, err := ofctrl.ParseTarget("unix:" + filepath.Join(bed.RunDir, bed.Bridge+".mgmt"))
+	must(t, err)
+	g.conn, err = ofctrl.Dial(t.Context(), target, ofctrl.Options{Bridge: bed.Bridge})
+	must(t, err)
+	defer g.conn.Close()
+
+	ports := shapes.Many(1).Ports
+	g.pending = g.compiler.Update(ports)
+	for n := range ports {
+		g.refused.Refuse(n, dataplane.Refusal{Port: n}, time.Now())
+	}
+	g.update(t.Context(), ports, time.Now())
+	if !g.pending.Empty() || !g.installed(ports) {
+		t.Errorf("%d flows and %d groups are left to send", len(g.pending.SetFlows), len(g.pending.SetGroups))
 	}
 }
 
