@@ -160,6 +160,9 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 				return err
 			}
 			r.replace, w.have.elements = nil, elements
+			names = slices.DeleteFunc(names, func(n k8s.PortName) bool { // refused above
+				return w.Refused.Waits(n, time.Now())
+			})
 			continue
 		}
 		w.changeShared(b, r, shared, tags)

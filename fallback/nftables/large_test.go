@@ -150,6 +150,25 @@ func TestTooLargeService(t *testing.T) {
 	}
 }
 
+// A Service port that is too large is refused once when a table is replaced, also where that takes more than one transaction.
+func TestTooLargeServiceInReplacement(t *testing.T) {
+	n := newLargeNode(t)
+	n.m = shapes.Many(200)
+	big := large("big", 1, 450, 1000)
+	big.Name.Namespace = "a" // comes first
+	n.m.Ports[big.Name] = big
+	refused := 0
+	n.o.Hooks.Refused = func(dataplane.Refusal) { refused++ }
+	defer func(before int) { maxReplace = before }(maxReplace)
+	maxReplace = 20_000
+	if out, err := exec.Command("nft", "add table ip nkp { flags dormant ; }").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n.restart(); refused != 1 || len(n.status.Refused) != 1 || n.elements("services", "goto cluster-ip") != 200 {
+		t.Errorf("refused %d times: %+v", refused, n.status)
+	}
+}
+
 // Service ports that are large together go at once, while nkp runs and while it does not, and no transaction is much larger than
 // others: nf_tables takes 16 MiB at once, of elements of 28 bytes.
 func TestLargeDeletion(t *testing.T) {
