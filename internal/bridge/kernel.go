@@ -34,6 +34,8 @@ type kernel struct {
 	ask []node.Station
 	// onLink returns the station of an address that the node reaches over the bridge without a router.
 	onLink func(netip.Addr) (node.Station, bool)
+	// least is mtus as of the last look at the network: a change of Services does not visit all endpoints.
+	least map[k8s.Family]int
 }
 
 // routes sets the routers and routes of a node on the bridge: a next hop per prefix and family, with its MAC.
@@ -44,6 +46,7 @@ func (k *kernel) routes(cfg *pipeline.Config, sw *ovsdb.Switch) (warnings []stri
 		return nil
 	}
 
+	k.least = k.mtus(sw.Bridge)
 	configured := !cfg.GatewayMAC.IsZero()
 	cfg.NoRouter = !configured && !k.network.DefaultRouteOn(sw.Bridge)
 

@@ -420,7 +420,7 @@ func (p *Plane) checkTraffic() {
 	if c := p.prog.compiler; c != nil && p.prog.permitted && p.db.Switch().Exists {
 		cfg := c.Config()
 		at := &p.node.kernel
-		p.traffic.check(&cfg, at.network, at.external(c, &cfg), at.mtus(p.set.Bridge))
+		p.traffic.check(&cfg, at.network, at.external(c, &cfg), at.least)
 	}
 }
 
