@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -55,12 +56,12 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 		if p.OFPort == 0 || !p.IsPod() && p.OFPort != uplink {
 			continue
 		}
-		passes := ": nothing passes"
-		if len(p.Dead) > 0 && renamed(p.Name, sw.Bridge) {
-			passes = " for ovs-vswitchd, but the node has no device of that name any more: " +
-				"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then"
-		}
 		for _, text := range p.Dead {
+			passes := ": nothing passes"
+			if p.Type == "" && strings.Contains(text, "admin_state") && renamed(p.Name, sw.Bridge) {
+				passes = " for ovs-vswitchd, but the node has no device of that name any more: " +
+					"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then"
+			}
 			n.add(p.Name, text+passes)
 		}
 		if p.LinkDown && len(p.Dead) == 0 {

@@ -17,20 +17,23 @@ import (
 func TestPortNotes(t *testing.T) {
 	list := func(uplink uint32, ports ...ovsdb.Port) []string {
 		var notes portNotes
-		notes.byDatabase(&ovsdb.Switch{Ports: ports}, uplink)
+		notes.byDatabase(&ovsdb.Switch{Bridge: "lo", Ports: ports}, uplink) // a device that there is
 		return notes.warnings()
 	}
 	got := list(1,
 		ovsdb.Port{Name: "eth0", OFPort: 1, Dead: []string{"Port.status:stp_state is blocking"}, Limited: []string{"shaped, as uplinks are"}},
 		ovsdb.Port{Name: "spare", OFPort: 2, LinkDown: true},
-		ovsdb.Port{Name: "pod-a", OFPort: 3, IfaceID: "a", LinkDown: true, Dead: []string{"Interface.admin_state is down"}},
+		ovsdb.Port{Name: "pod-a", OFPort: 3, IfaceID: "a", Type: "dpdkvhostuserclient", LinkDown: true, Dead: []string{"Interface.admin_state is down"}},
 		ovsdb.Port{Name: "pod-b", OFPort: 4, IfaceID: "b", LinkDown: true, Limited: []string{"Port.qos is q"}},
-		ovsdb.Port{Name: "pod-c", IfaceID: "c", LinkDown: true})
+		ovsdb.Port{Name: "pod-c", IfaceID: "c", LinkDown: true},
+		ovsdb.Port{Name: "pod-d", OFPort: 5, IfaceID: "d", Dead: []string{"Interface.admin_state is down"}})
 	want := []string{
 		"port eth0: Port.status:stp_state is blocking: nothing passes",
 		"port pod-a: Interface.admin_state is down: nothing passes",
 		"port pod-b: Interface.link_state is down: nothing passes",
 		"port pod-b: Port.qos is q",
+		"port pod-d: Interface.admin_state is down for ovs-vswitchd, but the node has no device of that name any more: " +
+			"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)
