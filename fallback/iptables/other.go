@@ -45,6 +45,9 @@ func LegacyRules(context.Context, k8s.Family, ...string) (string, map[string]map
 	return "", nil, nil
 }
 
+// LegacyDropsAll returns nothing: there is no iptables.
+func LegacyDropsAll(context.Context, k8s.Family, string) (string, error) { return "", nil }
+
 // Drops returns nothing: there is no iptables.
 func Drops(context.Context, Options) (string, error) { return "", nil }
 

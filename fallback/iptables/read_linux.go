@@ -109,6 +109,12 @@ func LegacyRules(
 	return "", all, err
 }
 
+// LegacyDropsAll returns that a chain of table filter of iptables (legacy) drops all; "": a rule of it may
+// accept something, it drops nothing, or that cannot be found out.
+func LegacyDropsAll(ctx context.Context, f k8s.Family, chain string) (string, error) {
+	return restore.LegacyDropsAll(ctx, f, chain)
+}
+
 // Drops returns which chain of iptables drops traffic that only iptables can accept, because an accept in
 // another table does not overrule it; "": none. It runs iptables, whose lock another program may hold: an
 // error means that the answer is not known.

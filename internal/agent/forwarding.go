@@ -1,14 +1,15 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nkp-proxy/nkp/fallback"
+	"github.com/nkp-proxy/nkp/fallback/iptables"
 	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/fallback/serving"
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -23,9 +24,15 @@ import (
 // iptables' FORWARD is watchDrops' then.
 func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) {
 	for _, f := range dataplane.Families {
+		var next time.Time // a look reads the names of all chains: seconds, with 100,000 of iptables'
 		a.spawn(func(context.Context) error {
 			a.modes.Run(ctx, mode.BridgePeriod, func(ctx context.Context, before string) string {
+				begun := time.Now()
+				if begun.Before(next) {
+					return before
+				}
 				at, err := a.whatDrops(ctx, f, by == mode.NFTables && !chosen)
+				next = time.Now().Add(min(20*time.Since(begun), 5*time.Minute))
 				known := by == mode.NFTables && chosen && strings.Contains(at, " filter, chain FORWARD")
 				switch {
 				case err != nil:
@@ -43,32 +50,51 @@ func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) 
 }
 
 // whatDrops returns which chain drops what the kernel forwards to endpoints of a family, whoever sends it;
-// "": none, or that is not certain. One packet a client stands for all: to the first Service by name. legacy
-// reports whether the rules of iptables (legacy) are others'.
+// "": none, or that is not certain. legacy reports whether the rules of iptables (legacy) are others'.
 func (a *Agent) whatDrops(ctx context.Context, f k8s.Family, legacy bool) (at string, err error) {
 	m := k8s.Model{}
-	var p rules.Packet
-	err = a.ask(ctx, func() { m.Node, p = a.model.Node, forwarded(a.model, f) })
-	if err != nil || p.IPTables == nil {
+	var list []rules.Packet
+	err = a.ask(ctx, func() { m.Node, list = a.model.Node, forwarded(a.model, f) })
+	if err != nil || len(list) == 0 {
 		return "", err
 	}
 
-	p.IPTables.Mark = 1 << a.set.Fallback.MasqueradeBit
 	set := tables(ctx, &m, f)
-	at, err = set.NotForwarded(p, senders(f, m.Node.IPs, p.IPTables.Paths[0].Endpoint.Addr()))
+	for _, p := range list {
+		p.IPTables.Mark = 1 << a.set.Fallback.MasqueradeBit
+		at, err = set.NotForwarded(p, senders(f, m.Node.IPs, p.IPTables.Paths[0].Endpoint.Addr()))
+		if at == "" || err != nil {
+			break
+		}
+	}
 	if legacy && at == "" && err == nil {
-		at, _, err = set.Legacy("FORWARD")
+		at, err = iptables.LegacyDropsAll(ctx, f, "FORWARD")
 	}
 	return at, err
 }
 
-// forwarded returns a packet of a family that the kernel forwards to an endpoint, without its client; without
-// IPTables: there is none.
-func forwarded(m *k8s.Model, f k8s.Family) (p rules.Packet) {
-	var first k8s.PortName
+// maxForwarded bounds the Service ports that stand for all.
+const maxForwarded = 4
+
+// forwarded returns packets of a family that the kernel forwards to endpoints of a few Service ports, without
+// their client, and one to an endpoint that is not there: what drops it, too, is no policy for a pod or a
+// port. Map order is random, so that it is not always the same ports.
+func forwarded(m *k8s.Model, f k8s.Family) (list []rules.Packet) {
+	if !f.First(m.Node.IPs).IsValid() {
+		return nil
+	}
+	add := func(p k8s.Protocol, to, endpoint netip.AddrPort) {
+		paths := []rules.Path{{Endpoint: endpoint}, {Endpoint: endpoint, Masquerade: true}}
+		list = append(list, rules.Packet{
+			Protocol: p,
+			To:       to,
+			Local:    m.Node.Local,
+			IPTables: &rules.IPTables{Paths: paths},
+		})
+	}
+
 	for name, sp := range m.Ports {
-		if name.Family != f || len(sp.Frontends) == 0 || p.IPTables != nil &&
-			cmp.Or(cmp.Compare(first.Namespace, name.Namespace), cmp.Compare(first.Name, name.Name)) <= 0 {
+		if name.Family != f || len(sp.Frontends) == 0 {
 			continue
 		}
 		i := slices.IndexFunc(sp.ClusterEndpoints, func(e k8s.Endpoint) bool {
@@ -77,17 +103,16 @@ func forwarded(m *k8s.Model, f k8s.Family) (p rules.Packet) {
 		if i < 0 {
 			continue
 		}
-		first = name
-		to := rules.Path{Endpoint: sp.ClusterEndpoints[i].Addr}
-		masqueraded := rules.Path{Endpoint: to.Endpoint, Masquerade: true}
-		p = rules.Packet{
-			Protocol: name.Protocol,
-			To:       netip.AddrPortFrom(sp.Frontends[0].Address, sp.Frontends[0].Port),
-			Local:    m.Node.Local,
-			IPTables: &rules.IPTables{Paths: []rules.Path{to, masqueraded}},
+		if len(list) == 0 {
+			nowhere := netip.AddrPortFrom(outside[f].Next(), 9)
+			add(name.Protocol, nowhere, nowhere)
+		}
+		to := netip.AddrPortFrom(sp.Frontends[0].Address, sp.Frontends[0].Port)
+		if add(name.Protocol, to, sp.ClusterEndpoints[i].Addr); len(list) > maxForwarded {
+			break
 		}
 	}
-	return p
+	return list
 }
 
 // outside are addresses that nobody has (RFC 5737, RFC 3849): no route but the default one leads there.

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"runtime"
@@ -12,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nkp-proxy/nkp/fallback/nftables/rules"
 	"github.com/nkp-proxy/nkp/internal/observe/metrics"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // A kernel that does not forward is a warning of status, and one more of nkp_warnings.
@@ -56,4 +59,36 @@ func TestNotForwarding(t *testing.T) {
 	if counted[1] != counted[0]+1 {
 		t.Errorf("nkp_warnings is %v where the kernel forwards, and %v where it does not", counted[0], counted[1])
 	}
+}
+
+// The packets that stand for all Services' are of a few ports, whatever their number, and one leads to none of their endpoints.
+func TestForwarded(t *testing.T) {
+	m := &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	m.Node.IPs = []netip.Addr{netip.MustParseAddr("172.16.0.2")}
+	m.Node.Local = m.Node.IPs
+	add := func(name string, endpoint netip.Addr) {
+		sp := &k8s.ServicePort{ClusterEndpoints: []k8s.Endpoint{{Addr: netip.AddrPortFrom(endpoint, 8080)}}}
+		sp.Frontends = []k8s.Frontend{{Address: netip.MustParseAddr("40.0.0.1"), Port: 80}}
+		m.Ports[k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: name}, Family: k8s.FamilyOf(endpoint), Protocol: "TCP"}] = sp
+	}
+	count := func(f k8s.Family, want int) (list []rules.Packet) {
+		t.Helper()
+		if list = forwarded(m, f); len(list) != want {
+			t.Errorf("%d packets of %s, want %d: %v", len(list), f, want, list)
+		}
+		return list
+	}
+	add("here", m.Node.IPs[0])
+	count(k8s.IPv4, 0)
+	add("one", netip.MustParseAddr("10.0.1.9"))
+	list := count(k8s.IPv4, 2)
+	if at := list[0].IPTables.Paths[0].Endpoint; at.Addr() == netip.MustParseAddr("10.0.1.9") || at.Port() == 8080 {
+		t.Errorf("no packet to another endpoint and port: %v", at)
+	}
+	for i := range 5000 {
+		add(fmt.Sprint("web", i), netip.MustParseAddr("10.0.1.9"))
+		add(fmt.Sprint("six", i), netip.MustParseAddr("fd00:b::9"))
+	}
+	count(k8s.IPv4, 1+maxForwarded)
+	count(k8s.IPv6, 0) // a family that the node has not
 }

@@ -29,14 +29,32 @@ func Drops(ctx context.Context, backends []Backend, families []k8s.Family, chain
 			}
 			for _, l := range lines {
 				if dropsAll.MatchString(l) {
-					return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: "+
-						"%s",
-						strings.Fields(l)[1], b, f, l), nil
+					return dropsRest(b, f, l), nil
 				}
 			}
 		}
 	}
 	return "", nil
+}
+
+// dropsRest says that a line of iptables -S drops what comes to the end of its chain.
+func dropsRest(b Backend, f k8s.Family, line string) string {
+	return fmt.Sprintf("chain %s of iptables (%s, %s) drops what none of its rules accepts: %s",
+		strings.Fields(line)[1], b, f, line)
+}
+
+// LegacyDropsAll does the same for a chain of the legacy back end that has no rule which may accept anything.
+// Without its programs it returns "".
+func LegacyDropsAll(ctx context.Context, f k8s.Family, chain string) (drops string, err error) {
+	lines, err := legacyDrops(ctx, f, []string{chain})
+	for _, l := range lines {
+		if dropsAll.MatchString(l) {
+			drops = dropsRest(Legacy, f, l)
+		} else if strings.HasPrefix(l, "-A ") {
+			return "", err
+		}
+	}
+	return drops, err
 }
 
 // legacyDrops returns some chains of table filter as iptables -S prints them.
