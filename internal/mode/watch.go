@@ -40,6 +40,13 @@ func (w *Watch) Run(
 	w.reasons = append(w.reasons, "")
 	w.mu.Unlock()
 
+	set := func(text string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.reasons[own] = text
+	}
+	defer set("") // nobody looks any more
+
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	before := ""
@@ -54,9 +61,7 @@ func (w *Watch) Run(
 			return
 		}
 
-		w.mu.Lock()
-		w.reasons[own] = text
-		w.mu.Unlock()
+		set(text)
 		if text != "" && text != before {
 			w.Announce(text)
 		}

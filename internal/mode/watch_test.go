@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 		for _, step := range []struct {
 			says string
 			want []string
-		}{{"", nil}, {"INPUT drops", []string{"INPUT drops"}}, {"INPUT drops", []string{"INPUT drops"}}, {"", nil}} {
+		}{{"", nil}, {"INPUT drops", []string{"INPUT drops"}}, {"INPUT drops", []string{"INPUT drops"}}, {"", nil}, {"INPUT drops", []string{"INPUT drops"}}} {
 			answer.Store(step.says)
 			time.Sleep(time.Minute + time.Second) // past the look
 			synctest.Wait()
@@ -48,8 +48,8 @@ func TestWatch(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
-		if !slices.Equal(announced, []string{"INPUT drops"}) {
-			t.Errorf("announced %q", announced)
+		if !slices.Equal(announced, []string{"INPUT drops", "INPUT drops"}) || len(w.Reasons()) > 0 {
+			t.Errorf("announced %q; in the end %q", announced, w.Reasons())
 		}
 	})
 }
