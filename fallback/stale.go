@@ -24,7 +24,8 @@ import (
 // knows the connection as one that is not translated, has NAT skipped for up to two minutes. nkp deletes
 // these entries, too, so that the next SYN is translated.
 
-// scanRest bounds the time of scans to half of a core: after one that took t, the next waits as long.
+// scanRest bounds the time of scans for removed endpoints to half of a core: after one that took t, the next
+// waits as long.
 const scanRest = 1
 
 // maxStale bounds the Service ports with connections to delete. Their number grows only while deletion fails.
@@ -47,9 +48,9 @@ type StaleForgetter struct {
 	newTCP      bool
 	newTCPAfter time.Time         // no scan for these alone before it
 	pause       dataplane.Backoff // after a failure
-	// next is the earliest time of the next scan: after a failure, or after one that took long, so that
-	// changes in a row share scans; zero: at once
-	next time.Time
+	next        time.Time         // no scan before it, after a failure; zero: at once
+	// rested is the earliest time of a scan for removed endpoints alone: removals in a row share scans
+	rested time.Time
 }
 
 // Note records which connections may be stale after an update. If the Service port no longer has a frontend,
@@ -126,8 +127,10 @@ func hasNewFrontend(before, after *k8s.ServicePort) bool {
 // Due returns when Run has something to do without a further change; zero: not.
 func (f *StaleForgetter) Due() time.Time {
 	switch {
-	case len(f.waiting)+len(f.closing.ports)+len(f.pings.of) > 0:
+	case len(f.waiting)+len(f.pings.of) > 0:
 		return f.next
+	case len(f.closing.ports) > 0:
+		return later(f.next, f.rested)
 	case f.newTCP && f.newTCPAfter.After(f.next):
 		return f.newTCPAfter
 	case f.newTCP:
@@ -136,14 +139,21 @@ func (f *StaleForgetter) Due() time.Time {
 	return time.Time{}
 }
 
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next
 // packet would create the same connection again. Failed deletions are retried with backoff.
 func (f *StaleForgetter) Run() {
 	f.closing.started = f.closing.started || f.worker.In.Idle()
 	start := time.Now()
 	scanTCP := f.newTCP && !start.Before(f.newTCPAfter)
-	waiting := len(f.waiting) + len(f.closing.ports) + len(f.pings.of)
-	if waiting == 0 && !scanTCP || f.Forget == nil || start.Before(f.next) {
+	waiting := len(f.waiting)+len(f.pings.of) > 0 || len(f.closing.ports) > 0 && !start.Before(f.rested)
+	if !waiting && !scanTCP || f.Forget == nil || start.Before(f.next) {
 		return
 	}
 
@@ -166,7 +176,7 @@ func (f *StaleForgetter) Run() {
 		clear(f.closing.ports)
 		f.pings = stalePings{}
 		f.newTCP = false
-		f.pause, f.next = 0, time.Now().Add(scanRest*time.Since(start))
+		f.pause, f.next, f.rested = 0, time.Time{}, time.Now().Add(scanRest*time.Since(start))
 	}
 
 	f.newTCPAfter = time.Now().Add(9 * time.Since(start)) // new Services take a tenth of a core at most
