@@ -47,7 +47,9 @@ func addConnections(list *api.ServiceList, read func(do func(*dpctl.Connection) 
 			}
 		}
 	}
-	each(func(_ *api.ServiceInfo, _ *api.EndpointInfo, at netip.AddrPort) { outcomes[at] = &dpctl.Outcomes{} })
+	each(func(_ *api.ServiceInfo, _ *api.EndpointInfo, at netip.AddrPort) {
+		outcomes[at] = &dpctl.Outcomes{}
+	})
 
 	found, shown := newConnectionFinder(list), 0
 	err := read(func(c *dpctl.Connection) error {

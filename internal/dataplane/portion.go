@@ -192,8 +192,8 @@ func (p *portions) numbersOf(sp *k8s.ServicePort) []uint16 {
 	return list
 }
 
-// frontends is the set of those of some ports, which are added before it is asked. It has the frontends themselves only of port numbers that
-// another port was found to have.
+// frontends is the set of those of some ports, which are added before it is asked. It has the frontends
+// themselves only of port numbers that another port was found to have.
 type frontends struct {
 	of  map[uint16][]owner
 	all map[uint16]map[frontend]bool

@@ -94,6 +94,7 @@ func model(v6Affinity bool) *k8s.Model {
 var settings = map[string]func(c *rules.Config, m *k8s.Model){
 	"everything": func(*rules.Config, *k8s.Model) {},
 	"traffic":    func(c *rules.Config, _ *k8s.Model) { c.CountTraffic = true },
+	"pings":      func(c *rules.Config, _ *k8s.Model) { c.AnswerPing = true },
 	"own": func(c *rules.Config, _ *k8s.Model) {
 		c.Scope, c.MasqueradeMin, c.MasqueradeMax = serving.Own, 32768, 65535
 	},
@@ -156,8 +157,8 @@ func install(t *testing.T, c *Conn, r *rules.Ruleset) {
 	t.Helper()
 	b := NewBatch(r.Family)
 	b.AddTable()
-	for i := range rules.Sets {
-		b.AddSet(&rules.Sets[i])
+	for i := range r.Common {
+		b.AddSet(&r.Common[i])
 	}
 	for i := range r.Sets {
 		b.AddSet(&r.Sets[i])
@@ -197,7 +198,7 @@ func TestReadBack(t *testing.T) {
 						t.Errorf("%v: chain %s: a rule more is the same", f, ch.Name)
 					}
 				}
-				sets := slices.Concat(rules.Sets[:], r.Sets)
+				sets := slices.Concat(r.Common, r.Sets)
 				for i := range sets {
 					if has, same := got.HasSet(&sets[i]); !has || !same {
 						t.Errorf("%v: set %s: %t %t", f, sets[i].Name, has, same)
