@@ -27,7 +27,8 @@ func (p *Plane) Counters(
 	return counters, p.kernel.Uncounted(), err
 }
 
-// counters lists the rules. One call is made at a time.
+// counters lists the rules: iptables by runs of its programs, nftables by netlink. It changes nothing in the
+// kernel. One call is made at a time.
 func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, error) {
 	m, _ := p.snapshot()
 	if m == nil {
@@ -107,9 +108,10 @@ const (
 	nodeCountersLimit = 5 * time.Second
 )
 
-// NodeCounters lists two chains, not the rules of all Services. A result is reused for nodeCountersAge,
-// because each takes several runs of iptables. If these take longer than ctx, they go on, and the result is
-// the last one, or the last error. The first call waits until they end, for nodeCountersLimit at most.
+// NodeCounters lists few chains, not the rules of all Services: with iptables up to three a family, with
+// nftables, which runs no program, those that answer pings. A result is reused for nodeCountersAge, because
+// iptables takes a run for each chain. If ctx ends first, the previous result (or error) is returned and the
+// listing continues in the background. The first call waits for it, for nodeCountersLimit at most.
 func (p *Plane) NodeCounters(ctx context.Context) (NodeCounters, error) {
 	o, backend := p.Options()
 	last := p.lastNode.Load()

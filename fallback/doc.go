@@ -1,6 +1,8 @@
 // Package fallback holds what iptables (package fallback/iptables) and nftables (package fallback/nftables)
 // have in common. They are the data planes of Linux nodes without Open vSwitch. Alongside Open vSwitch, one
-// of them serves the node's own traffic and traffic that arrives on a network card outside the bridge.
+// of them serves what never crosses the bridge: if the node's address is outside the bridge, the node's own
+// traffic and what arrives outside the bridge; if it is on the bridge, what the node sends to its own
+// addresses (serving.Scope).
 //
 // A [Plane] follows the model (package k8s). For each family a [Worker] takes the changes, has the [Steps] of
 // iptables or nftables program them, tries again what fails, and reports. Beside that are here the status,

@@ -100,7 +100,8 @@ func (n *Node) equal(o *Node) bool {
 
 // serviceCIDRs returns the Service ranges, sorted: those of the options, else of all ServiceCIDR objects.
 // With a ServiceProxyName it returns none, because an unused address in a range may belong to a Service of
-// another proxy. The addresses of skipped Services are taken out.
+// another proxy. It leaves out the addresses of Services that --skip-services
+// names.
 func (t *Tracker) serviceCIDRs() []netip.Prefix {
 	if t.opts.ServiceProxyName != "" {
 		return nil
@@ -144,9 +145,9 @@ func (t *Tracker) movesNodePorts(before, after *Node) bool {
 	})
 }
 
-// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: with primary the node's
-// primary one, and those of Local and also that are in the ranges. restricted is false if they are served at
-// every address: without primary no range is of the family, or one contains all of it.
+// NodePortAddrs returns the addresses that NodePorts of a family are restricted to: if primary is set, the
+// node's primary one; besides, those of n.Local and of also that are in ranges. restricted is false if they
+// are served at every address: without primary no range is of the family, or one contains all of it.
 func (n *Node) NodePortAddrs(
 	f Family, primary bool, ranges []netip.Prefix, also ...netip.Addr,
 ) (addrs []netip.Addr, restricted bool) {
@@ -173,8 +174,9 @@ func (n *Node) NodePortAddrs(
 	return addrs, restricted
 }
 
-// flushNode updates the node facts of the model and reports whether they changed. It marks the Services that
-// depend on a changed fact.
+// flushNode updates the node facts of the model, its detector of local traffic (--detect-local-mode) among
+// them, and reports whether they changed. It marks the Services that depend on a changed fact; those whose
+// frontends change as if they had a new definition (newDef).
 func (t *Tracker) flushNode() (changed bool) {
 	if !t.dirtyNode {
 		return false
@@ -196,7 +198,7 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	// Source ranges with a node's address cost more.
+	// Where a source range contains an address of the node, a Service takes more objects (Size.OwnAddress).
 	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs)
 	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {

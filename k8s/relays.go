@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// A relay is an address and port at which the endpoint of a consistent choice gets what other nodes send on
-// to it (Consistent.Relay). It is a claim like a frontend's, below all of them: an EndpointSlice can name any
+// A relay is the endpoint's address with the Service's NodePort (Consistent.Relay): there its node receives
+// connections that other nodes forward, by consistent choice. It claims its address, protocol and port, as a
+// frontend does (claims.go), and loses to every frontend: an EndpointSlice can name any
 // address as an endpoint. Among relays the older Service's wins. All nodes have the same Services and slices,
 // and so come to the same result.
 type relay struct {

@@ -12,8 +12,8 @@ type Probe struct {
 	Port             k8s.PortName
 	Client, Frontend netip.AddrPort
 	InPort           uint32 // by which the client's packets come
-	// Divert sends the answers to the controller instead of the client, which knows nothing of the
-	// connection.
+	// Divert sends the answers to the controller, not to the client: a pod that did not open the connection
+	// would reset it.
 	Divert bool
 }
 

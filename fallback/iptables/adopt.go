@@ -29,7 +29,8 @@ func (w *worker) adopt(ctx context.Context) error {
 	return nil
 }
 
-// installFixed creates missing fixed chains and rewrites changed ones.
+// installFixed creates missing fixed chains, those that do not depend on Services, and rewrites changed ones.
+// rules.Canary is kube-proxy's empty chain, whose absence shows that a table was flushed: no canary packet.
 func (w *worker) installFixed(ctx context.Context) error {
 	mangle := newInput(rules.Mangle)
 	if _, ok, err := w.tables.Rules(ctx, string(rules.Mangle), rules.Canary); err != nil {

@@ -14,7 +14,7 @@ type change struct {
 	write  []chainWrite // chains that are new or differ
 	used   []string     // all chains of the items after the change
 	stale  []string     // chains of the items before the change that are not among used
-	shared delta        // rules in shared chains
+	shared delta        // by how many owners (sharedRule) each rule in a shared chain gains or loses
 }
 
 // chainWrite is a chain to write, and the digest of its rules.

@@ -69,7 +69,8 @@ func drops(list lister, names map[[2]string]k8s.PortName, sum map[dataplane.Drop
 	return nil
 }
 
-// CountNode lists two chains.
+// CountNode lists a chain of each family for packets in state INVALID, with AnswerPing another one for pings,
+// and of IPv4 one for NodePorts at loopback addresses.
 func (kernel) CountNode(
 	ctx context.Context, o fallback.Options, backend string,
 ) (n fallback.NodeCounters, err error) {

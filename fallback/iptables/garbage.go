@@ -8,8 +8,8 @@ import (
 	"github.com/nkp-proxy/nkp/fallback/iptables/rules"
 )
 
-// delete deletes chains of table nat that should be unreferenced. A chain that a foreign rule jumps to stays;
-// the others are deleted.
+// delete deletes garbage, chains of Services in table nat to which no rule of nkp's jumps any more. One to
+// which another program's rule jumps stays; the others are deleted.
 func (w *worker) delete(ctx context.Context, names []string) error {
 	in := newInput(rules.NAT)
 	for _, n := range names {

@@ -15,7 +15,7 @@ func keyOf(l rules.SharedRule) ruleKey { return ruleKey{l.Table, l.Chain, l.Rule
 type sharedRule struct {
 	rules.SharedRule      // as it is installed, comment included; if it is not, as it should be
 	present          bool // it is installed
-	owners           int  // items that call for it
+	owners           int  // how many items, Service ports and health checks, call for it
 }
 
 // ruleSet holds the rules in shared chains, installed or to be installed.

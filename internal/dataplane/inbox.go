@@ -23,8 +23,8 @@ func (s Signal) Notify() {
 	}
 }
 
-// Update holds the changes of the model since a plane last called Take. Facts, the model without its maps,
-// are always set; they are new if Changes.Node is set.
+// Update holds the changes of the model since a plane last called Take. Facts is always set: the model's
+// node, detector and Service ranges, without Services. If Changes.Node is set, they have changed.
 type Update struct {
 	k8s.Changes
 	Facts   k8s.Model
@@ -43,7 +43,7 @@ type Inbox struct {
 	next     *Update    // nil: nothing is new
 	facts    k8s.Model  // Facts of the last update
 	begun    bool       // something has come in
-	divided  bool       // next has the rest of what was taken in part
+	divided  bool       // next has the ports of an earlier update that the last portion left
 	waiting  time.Time  // arrival of the oldest update that is not in force; zero: all are
 	portions portions
 }

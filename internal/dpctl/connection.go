@@ -32,8 +32,9 @@ type Connection struct {
 	Expires uint32 `json:"expiresSeconds,omitempty"`
 }
 
-// udpMultiple is the timeout in seconds of an answered UDP connection on the userspace datapath; one that has
-// no answer has 60 (Open vSwitch: lib/conntrack-tp.c, netdev_default_ct_dpif_timeouts).
+// udpMultiple is the timeout in seconds of an answered UDP connection on the userspace datapath, which
+// Open vSwitch calls udp_multiple; one that has no answer has 60 (lib/conntrack-tp.c,
+// netdev_default_ct_dpif_timeouts).
 const udpMultiple = 30
 
 // protocolNumbers are the protocols whose connections have ports, by IANA's numbers.

@@ -14,9 +14,10 @@ var (
 	ethDstAction = regexp.MustCompile(`^set_field:(\S+)->eth_dst$`)
 )
 
-// Leaving has the switch trace a packet that conntrack translates to an endpoint, and returns by which port
-// and to which MAC it leaves the bridge: "by port 11 to MAC 02:…". "" means that it does not, or that it is
-// not known.
+// Leaving has the switch trace (ofproto/trace, which sends and changes nothing) a packet that conntrack
+// translates to an endpoint, and returns by which port and to which MAC it leaves the bridge: "by port 11 to
+// MAC 02:…". "" means that it does not, or that it is not known: ofproto/trace is not asked about a packet
+// that may loop, because it would never end (mayLoop).
 func (s *Switch) Leaving(
 	ctx context.Context,
 	q trace.Question,

@@ -161,7 +161,7 @@ func removeProgram(program string) error {
 }
 
 // discard deletes a file. A program that runs, such as the caller's own, is renamed, and deleted when the
-// system starts again: under its own name a program installed before then would be deleted.
+// system starts again. The delete-at-reboot entry names a path: unrenamed, it would delete a new install.
 func discard(file string) error {
 	aside := fmt.Sprintf("%s.%d.deleted", file, time.Now().UnixNano())
 	if err := os.Rename(file, aside); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// The programs of the back end nf_tables print no chain that holds a rule which they cannot express (of nft,
-// say), and no table with such a chain. They do change them. What these chains hold is read from the kernel.
+// iptables-nft cannot list a chain with a native nft rule, nor a table with such a chain, although it can
+// modify them. So nkp reads such chains from nf_tables by netlink. This file writes nothing.
 
 // nftChain is a chain of a table that iptables-nft uses.
 type nftChain struct {
@@ -139,7 +139,8 @@ func attributes(b []byte) map[uint16][]byte {
 
 func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 
-// kernelRules returns the rules of a chain as Rules does.
+// kernelRules returns the rules of a chain as Rules does. It does not read kube-proxy's and nkp's own chains
+// (KUBE-…), which are written anew where iptables-nft cannot list them: ok is false for them.
 func (t *Tables) kernelRules(table, chain string) (list []string, ok bool, err error) {
 	const localFirewall = "KUBE-FIREWALL" // kubelet's
 	if strings.HasPrefix(chain, "KUBE-") && chain != localFirewall {
@@ -156,8 +157,8 @@ func (t *Tables) kernelRules(table, chain string) (list []string, ok bool, err e
 	return list, err == nil, err
 }
 
-// text returns the rule as iptables prints it, without "-A CHAIN", as far as the base chains' jumps to
-// Services go. What nkp and kube-proxy do not use there is unprintable.
+// text returns the rule as iptables prints it, without "-A CHAIN". It can print what nkp and kube-proxy use
+// in the base chains, their jumps to the Services' chains. Every other expression is marked as unprintable.
 func (r nftRule) text(f k8s.Family) string {
 	var w, load []string // load is the option that a comparison ends
 	var mask []byte

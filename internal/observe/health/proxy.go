@@ -25,8 +25,8 @@ type ProxyOptions struct {
 	// Timeout is how long changes may wait until they are programmed: in kube-proxy, twice the sync period
 	// (by default 30 s). 0: a minute.
 	Timeout time.Duration
-	// Stuck returns the loops of data planes and agent that make no progress; nil: none is watched. It must
-	// not wait.
+	// Stuck returns the loops, the goroutines of data planes and agent that process changes, that make no
+	// progress (dataplane.Watch); nil: none is watched. It must not wait.
 	Stuck func() []dataplane.State
 	// Clock returns the time; nil: time.Now.
 	Clock func() time.Time
@@ -40,8 +40,8 @@ type ProxyOptions struct {
 // /healthz and /livez. Make it with NewProxy; all methods may be called from any goroutine, Run once.
 //
 // It differs from kube-proxy's in two points. Changes that are pending since the start, because not even the
-// first programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a stuck loop, even
-// if no change is pending.
+// first programming works, make it unhealthy, too: kube-proxy stays healthy then. So does a loop that
+// makes no progress (ProxyOptions.Stuck), even if no change is pending.
 type Proxy struct {
 	httpguard.Listener
 	opts ProxyOptions
