@@ -3,9 +3,12 @@
 package packets
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nkp-proxy/nkp/test/inforce"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
 )
@@ -488,4 +492,67 @@ func (g *generator) packet() string {
 	}
 	proto := g.one("tcp", "udp")
 	return fmt.Sprintf("%s,%s,nw_src=%s,nw_dst=%s,nw_ttl=64,%s_src=%s", at, proto, g.one(ip4[:5]...), g.one(ip4...), proto, strings.ReplaceAll(ports, "TP", proto))
+}
+
+// A bridge that denies by default, as docs/operate/policies.md makes it and undoes it: nkp's NORMAL flow does
+// not come back for a denial that is only deleted, and the flow that was there before is restored.
+func TestDenyingBridge(t *testing.T) {
+	for _, standalone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standalone %t", standalone), func(t *testing.T) {
+			c := newCluster(t, testbed.Options{Standalone: standalone})
+			c.begin(c.policyServices()...)
+			first, second := c.pods[0], c.pods[1]
+			passes := func(when string) {
+				t.Helper()
+				c.uncached(t)
+				c.ask(t, first.Host, "tcp", hostPort(second.IP4, 8080), second.Name)
+				c.ask(t, first.Host, "tcp", "40.0.0.2:80", second.Name)
+				if t.Failed() {
+					t.Fatal(when)
+				}
+			}
+			drops := func(when string) {
+				t.Helper()
+				out, err := c.Appctl("ofproto/trace", c.Bridge, fmt.Sprintf("in_port=%d,arp", first.OFPort))
+				must(t, err)
+				if !strings.Contains(out, "Datapath actions: drop") {
+					t.Fatalf("%s: a packet is forwarded:\n%s", when, out)
+				}
+			}
+			passes("nothing denies")
+
+			dump, err := c.Ofctl("dump-flows", "--no-stats", c.Bridge, "table=0")
+			must(t, err)
+			before := ""
+			for l := range strings.Lines(dump) {
+				if strings.Contains(l, " priority=0 actions=") {
+					before += l
+				}
+			}
+			if (before != "") != standalone {
+				t.Fatalf("flow of priority 0 before: %q", before)
+			}
+
+			c.addFlows(t, "priority=0,actions=drop")
+			c.statusMatches(true, `(?m)^others +flows of others in table 0 decide`)
+			drops("denied")
+			_, err = c.Ofctl("--strict", "del-flows", c.Bridge, "priority=0")
+			must(t, err)
+			late := service("late", "40.0.0.99") // its flows come behind what the switch reports of the deletion
+			c.put(late, slice(late, 8080, at(second.IP4)))
+			c.eventually("late in force", func() error { return inforce.Manifests(c.ctx, c.socket(), c.manifest) })
+			drops("the denial is deleted")
+
+			c.addFlows(t, "priority=0,actions=drop")
+			file := filepath.Join(t.TempDir(), "before.txt")
+			must(t, os.WriteFile(file, []byte(cmp.Or(before, "priority=0,actions=NORMAL\n")), 0o600))
+			_, err = c.Ofctl("--bundle", "add-flows", c.Bridge, file)
+			must(t, err)
+			passes("undone")
+			must(t, c.agent.Stop(syscall.SIGTERM))
+			c.run()
+			c.settle()
+			passes("undone, after a restart")
+		})
+	}
 }
