@@ -85,7 +85,7 @@ func (w *worker) check(ctx context.Context) error {
 	return nil
 }
 
-// flushed returns which table was flushed, because its canary is missing; "" if none was.
+// flushed returns which table was flushed, because its chain rules.Canary is missing; "" if none was.
 func (w *worker) flushed(ctx context.Context) (string, error) {
 	if w.due > finish {
 		return "", nil // prepare is about to read the tables

@@ -32,7 +32,8 @@ const (
 	Firewall    = "KUBE-PROXY-FIREWALL" // filter: drops clients outside loadBalancerSourceRanges
 	// filter: kubelet's; has the rule that protects 127.0.0.0/8 from the network
 	LocalFirewall = "KUBE-FIREWALL"
-	Canary        = "KUBE-PROXY-CANARY" // all tables: empty; if it is gone, the table was flushed
+	// all tables: empty, and no canary packet of nkp's; if it is gone, the table was flushed
+	Canary = "KUBE-PROXY-CANARY"
 
 	// ClusterIPs is nkp's own: it refuses unserved ports of ClusterIPs, and drops packets to unallocated
 	// ClusterIPs.
