@@ -213,3 +213,15 @@ func TestRemovalsShareScans(t *testing.T) {
 		}
 	})
 }
+
+// Stale UDP connections are deleted at once, also while a scan for removed endpoints alone would wait.
+func TestStaleUDPDoesNotRest(t *testing.T) {
+	f := newForgetter()
+	scans := 0
+	f.Stale.Forget = func(func(*dpctl.Connection) bool) (int, error) { scans++; return 0, nil }
+	f.Stale.rested = time.Now().Add(time.Hour)
+	f.Stale.waiting[k8s.PortName{}] = staleUDP{}
+	if f.Stale.Run(); scans != 1 || len(f.Stale.waiting) > 0 {
+		t.Errorf("%d scans, %d Service ports wait", scans, len(f.Stale.waiting))
+	}
+}
