@@ -73,7 +73,7 @@ func TestCost(t *testing.T) {
 	}
 	costs("everything", map[msgType]int64{typeBundleControl: 3, typeBundleAdd: 3 * services})
 	wantSame(t, mustRead(t, c).State, want)
-	costs("a read-back", map[msgType]int64{typeMultipartRequest: services + 4})
+	costs("a read-back", map[msgType]int64{typeMultipartRequest: services + 5})
 
 	g := want.Groups[groupLo+services/2]
 	res = mustCommit(t, c, &flow.Delta{SetGroups: []*flow.Group{{ID: g.ID, Buckets: g.Buckets[1:]}}})

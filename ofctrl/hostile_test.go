@@ -152,7 +152,8 @@ func TestAnswersWithoutEnd(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			maxObjects, maxAnswer = tc.objects, tc.answer
 			target := serveFake(t, onEach(func(f *ofctrltest.Session, m frame) {
-				if m.typ() != typeMultipartRequest {
+				if m.typ() != typeMultipartRequest || u16(m.body()) != tc.typ {
+					f.Answer(ofctrltest.Message(m))
 					return
 				}
 				for n := uint32(0); ; {

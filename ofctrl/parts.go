@@ -10,45 +10,68 @@ import (
 // milliseconds for them.
 const partSize = 1024
 
+// wholeSize is partSize for a reading without pauses. Open vSwitch serves nobody else while it answers, and
+// holds the answer in memory, some 350 bytes a flow.
+var wholeSize = 256 * partSize // changed by tests
+
 // maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
 const maxParts = 32
 
-// ownInParts reads nkp's own flows, those of large tables in parts by the low bits of their cookies.
-func (r *reading) ownInParts(ctx context.Context, c *Conn) error {
+// ownFlows reads nkp's own flows: all at once, or those of each table by themselves if there are pauses or
+// they are too many.
+func (r *reading) ownFlows(ctx context.Context, c *Conn) error {
+	size := partSize
+	if r.pause == nil {
+		counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask)
+		if err != nil {
+			return err
+		}
+		if size = wholeSize; counted.Flows <= uint64(size) {
+			return r.ownOfTable(ctx, c, allTables, int(counted.Flows), size)
+		}
+	}
+
 	sizes, err := c.TableSizes(ctx)
 	if err != nil {
 		return err
 	}
-
 	for t, n := range sizes {
-		own := uint64(n)
-		if n > partSize { // most of them may be others', or pins
+		own := int(n)
+		if own > size { // most of them may be others', or pins
 			counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask, uint8(t))
 			if err != nil {
 				return err
 			}
-			own = counted.Flows
+			own = int(counted.Flows)
 		}
-
 		if own == 0 {
 			continue
 		}
-
-		parts := uint64(1)
-		for parts*partSize < own && parts < maxParts && r.filter.CookieMask&parts == 0 {
-			parts *= 2
+		if err := r.ownOfTable(ctx, c, uint8(t), own, size); err != nil {
+			return err
 		}
+	}
+	return nil
+}
 
-		for i := range parts {
-			err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-				return flowRequest(b, uint8(t), r.filter.Cookie|i, r.filter.CookieMask|(parts-1))
-			}, r.flowReply)
-			if err == nil {
-				err = r.pause()
-			}
-			if err != nil {
-				return err
-			}
+// ownOfTable reads the own flows of a table that holds about n of them, in parts of about size by the low
+// bits of their cookies.
+func (r *reading) ownOfTable(ctx context.Context, c *Conn, table uint8, n, size int) error {
+	r.expected += n
+	parts := 1
+	for parts*size < n && parts < maxParts && r.filter.CookieMask&uint64(parts) == 0 {
+		parts *= 2
+	}
+
+	for i := range uint64(parts) {
+		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+			return flowRequest(b, table, r.filter.Cookie|i, r.filter.CookieMask|uint64(parts-1))
+		}, r.flowReply)
+		if err == nil && r.pause != nil {
+			err = r.pause()
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

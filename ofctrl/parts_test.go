@@ -44,6 +44,28 @@ func TestPartsOfATable(t *testing.T) {
 	}
 }
 
+// A reading takes all flows of nkp's that the switch holds, however many they are: a switch at its limit of cost can be read back, and
+// after a connection is lost, too. Without pauses it takes large tables in parts, so that no answer is large.
+func TestReadingOfManyFlows(t *testing.T) {
+	defer func(objects, answer, size int) { maxObjects, maxAnswer, wholeSize = objects, answer, size }(maxObjects, maxAnswer, wholeSize)
+	b := newBridge(t)
+	c := b.dial(Options{})
+	want := bigState(4 * partSize)
+	_, err := c.Commit(t.Context(), flow.Diff(flow.NewState(), want))
+	must(t, err)
+
+	maxObjects, maxAnswer, wholeSize = partSize, 3*partSize*200, partSize
+	for name, pause := range map[string]func() error{"at once": nil, "with pauses": func() error { return nil }} {
+		s := &Snapshot{State: flow.NewState(), Skipped: map[uint8]int{}}
+		if err := c.ReadInParts(t.Context(), Filter{Cookie: ownFilter.Cookie, CookieMask: ownFilter.CookieMask}, s, pause); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(s.State.Flows) != len(want.Flows) {
+			t.Errorf("%s: %d flows of %d", name, len(s.State.Flows), len(want.Flows))
+		}
+	}
+}
+
 // Between two flows of others that are read one pause at least is taken every few thousand: a change can go ahead there. The parts follow
 // from the cookies, wherever these differ; of flows with one cookie there are none.
 func TestPartsOfATableOfOthers(t *testing.T) {

@@ -113,7 +113,9 @@ type reading struct {
 	dec    *decoder
 	to     Visitor
 	own    [256]int // nkp's own flows, by table
-	taken  int      // flows of either kind
+
+	expected int // how many of its own the switch has counted in the tables that were asked for
+	taken    int // flows of either kind
 
 	foreign *foreignFlows
 	pause   func() error // between parts; nil: all is one part
@@ -122,15 +124,8 @@ type reading struct {
 // flows reads nkp's own flows from all tables, and then the foreign flows in Filter.Tables.
 func (r *reading) flows(ctx context.Context, c *Conn) error {
 	f := r.filter
-	if r.pause != nil && f.CookieMask != 0 {
-		if err := r.ownInParts(ctx, c); err != nil {
-			return err
-		}
-	} else if f.CookieMask != 0 {
-		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-			return flowRequest(b, allTables, f.Cookie, f.CookieMask)
-		}, r.flowReply)
-		if err != nil {
+	if f.CookieMask != 0 {
+		if err := r.ownFlows(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -234,8 +229,9 @@ func (f *Filter) foreign(cookie uint64) bool {
 	})
 }
 
-// maxObjects bounds the flows, and the groups, of one reading: as many as fit into maxAnswer at their usual
-// size. Without it a switch that sends a huge number of tiny descriptions could make nkp allocate gigabytes.
+// maxObjects bounds the flows of one reading beyond twice what the switch has counted before, and its groups:
+// as many as fit into maxAnswer at their usual size. Without it a switch that sends a huge number of tiny
+// descriptions could make nkp allocate gigabytes.
 var maxObjects = maxAnswer / 400
 
 func (r *reading) each(b []byte, take func(flowDesc)) error {
@@ -244,8 +240,8 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 		if err != nil {
 			return err
 		}
-		if r.taken++; r.taken > maxObjects {
-			return fmt.Errorf("%w: more than %d flows", ErrTooMuch, maxObjects)
+		if r.taken++; r.taken > maxObjects+2*r.expected {
+			return fmt.Errorf("%w: %d flows, where the switch had counted %d", ErrTooMuch, r.taken, r.expected)
 		}
 		take(fd)
 		return nil

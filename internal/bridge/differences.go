@@ -25,18 +25,48 @@ func (s *Settings) Compare(
 	sw *ovsdb.Switch,
 	c *pipeline.Compiler,
 ) (d Differences, err error) {
+	d.Own, err = s.compareOwn(ctx, conn, c, othersNow)
+	if err != nil {
+		return d, err
+	}
+
+	// An agent that has seen the flows of others decide goes on as if they did (facts.followOthers). Only its
+	// own flows show that, so the state that they are closer to is the one to compare with.
+	if now := c.Config().Others; !d.Own.Empty() && now != flow.OthersDecide {
+		decided, err := s.compareOwn(ctx, conn, c, func(*ofctrl.Conn, map[uint8]int) flow.Others {
+			return flow.OthersDecide
+		})
+		if err != nil {
+			return d, err
+		}
+		if decided.Len() < d.Own.Len() {
+			d.Own = decided
+		}
+	}
+	d.Foreign, d.FailOpen = s.knownForeign(conn, c, nil), s.FailOpen(ctx, sw)
+	return d, nil
+}
+
+// compareOwn compares nkp's own flows and groups with what the compiler wants where others do what the
+// function says.
+func (s *Settings) compareOwn(
+	ctx context.Context,
+	conn *ofctrl.Conn,
+	c *pipeline.Compiler,
+	others func(conn *ofctrl.Conn, unread map[uint8]int) flow.Others,
+) (*flow.Delta, error) {
 	found, err := s.read(ctx, conn, c, true, func(unread map[uint8]int) (bool, error) {
 		cfg := c.Config()
-		if cfg.Others = othersNow(conn, unread); cfg.Others == c.Config().Others {
+		if cfg.Others = others(conn, unread); cfg.Others == c.Config().Others {
 			return false, nil
 		}
 		_, err := c.Reconfigure(cfg)
 		return true, err
 	})
 	if err != nil {
-		return d, err
+		return nil, err
 	}
-	return Differences{found.Delta(), s.knownForeign(conn, c, nil), s.FailOpen(ctx, sw)}, nil
+	return found.Delta(), nil
 }
 
 // Text returns the lines of `nkp diff`; "": there is no difference.

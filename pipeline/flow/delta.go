@@ -35,14 +35,20 @@ type Learned struct {
 }
 
 // Empty reports whether there is nothing to do.
-func (d *Delta) Empty() bool {
-	return len(d.Clear) == 0 &&
-		len(d.SetMeters) == 0 &&
-		len(d.SetGroups) == 0 &&
-		len(d.SetFlows) == 0 &&
-		len(d.Replaced) == 0 &&
-		len(d.DelFlows) == 0 &&
-		len(d.DelLearned) == 0 && len(d.DelGroups) == 0 && len(d.DelMeters) == 0 && len(d.FlushCT) == 0
+func (d *Delta) Empty() bool { return d.Len() == 0 }
+
+// Len returns the number of changes.
+func (d *Delta) Len() int {
+	return len(d.Clear) +
+		len(d.SetMeters) +
+		len(d.SetGroups) +
+		len(d.SetFlows) +
+		len(d.Replaced) +
+		len(d.DelFlows) +
+		len(d.DelLearned) +
+		len(d.DelGroups) +
+		len(d.DelMeters) +
+		len(d.FlushCT)
 }
 
 // Diff returns the Delta that turns have into want, each part in a fixed order.
