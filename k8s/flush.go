@@ -77,7 +77,7 @@ func (t *Tracker) flushClaims() {
 		}
 		for i := range s.ports {
 			for j := range s.ports[i].frontends {
-				t.touchRelays(keyOf(s.ports[i].name, &s.ports[i].frontends[j].Frontend))
+				t.touchRelays(keyOf(s.ports[i].name, &s.ports[i].frontends[j]))
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func (t *Tracker) flushClaims() {
 	}
 
 	for key := range touched {
-		for _, c := range t.claims[key] {
+		for _, c := range t.claims.of(key) {
 			t.dirty[c.name.ServiceName] = struct{}{}
 			t.services[c.name.ServiceName].contested = true
 		}
@@ -117,15 +117,13 @@ func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 	placed := slices.Clone(ports)
 	for i := range placed {
 		p := &placed[i]
-		p.frontends = make([]frontendDef, 0, len(p.shared.frontends)+1)
+		p.frontends = make([]Frontend, 0, len(p.shared.frontends)+1)
 		for _, f := range p.shared.frontends {
 			f.Port = p.port
-			p.frontends = append(p.frontends, f)
+			p.frontends = append(p.frontends, f.Frontend)
 		}
 		if p.nodePort != 0 {
-			f := frontendDef{
-				Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}, p.nodePortField,
-			}
+			f := Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}
 			if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
 				for _, ip := range ips {
 					f.Address = ip
@@ -150,13 +148,13 @@ func clusterIPs(ports []portDef) []portDef {
 	for i := range held {
 		f := held[i].shared.frontends[0]
 		f.Port = held[i].port
-		held[i].frontends = []frontendDef{f}
+		held[i].frontends = []Frontend{f.Frontend}
 	}
 	return held
 }
 
-func sortFrontends(list []frontendDef) {
-	slices.SortFunc(list, func(a, b frontendDef) int {
+func sortFrontends(list []Frontend) {
+	slices.SortFunc(list, func(a, b Frontend) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 	})
 }
@@ -171,7 +169,9 @@ func (t *Tracker) flushService(s *service, changed map[PortName]*ServicePort) {
 		if s.costs != nil {
 			port.Cost, port.ServiceCost = s.costs[i], s.cost
 		}
-		if before := t.model.Ports[port.Name]; before == nil || !before.Equal(port) {
+		if before := t.model.Ports[port.Name]; before != nil && before.Equal(port) {
+			s.ports[i].frontends = before.Frontends
+		} else {
 			t.model.Ports[port.Name] = port
 			changed[port.Name] = port
 		}
@@ -204,7 +204,7 @@ func (t *Tracker) servicePort(
 		Name:                p.name,
 		AffinitySeconds:     p.affinity,
 		PreserveDestination: p.preserve,
-		Frontends:           make([]Frontend, len(p.frontends)),
+		Frontends:           p.frontends,
 	}
 
 	node := &t.model.Node
@@ -231,24 +231,32 @@ func (t *Tracker) servicePort(
 	}
 
 	for i := range p.frontends {
-		f := &port.Frontends[i]
-		*f = p.frontends[i].Frontend
-		f.WhenEmpty = port.whenEmpty(f.Policy.set())
-		if !s.contested {
+		f := p.frontends[i]
+		f.WhenEmpty, f.ShadowedBy = port.whenEmpty(f.Policy.set()), ""
+		if s.contested {
+			by, why := t.claims.winner(p.name, s.def.created, &f)
+			if by != nil {
+				f.ShadowedBy = by.name.String()
+				if len(*warnings) <= maxWarnings {
+					*warnings = append(*warnings,
+						Warning{Field: p.field(&f), Text: conflictText(p.name, &f, by, why)})
+				}
+				if port.Consistent != nil && port.Consistent.Address == f.Address {
+					port.Consistent = nil
+				}
+			}
+			contested = contested || len(t.claims.several[keyOf(p.name, &f)]) > 0
+		}
+
+		if was := &p.frontends[i]; f.WhenEmpty == was.WhenEmpty && f.ShadowedBy == was.ShadowedBy {
 			continue
 		}
-		contested = contested || len(t.claims[keyOf(p.name, f)]) > 1
-		if by, why, ok := t.claims.winner(p.name, s.def.created, f); ok {
-			f.ShadowedBy = by.name.String()
-			if len(*warnings) <= maxWarnings {
-				*warnings = append(*warnings,
-					Warning{Field: p.frontends[i].field, Text: conflictText(p.name, f, by, why)})
-			}
-			if port.Consistent != nil && port.Consistent.Address == f.Address {
-				port.Consistent = nil
-			}
+		if &port.Frontends[0] == &p.frontends[0] {
+			port.Frontends = slices.Clone(p.frontends)
 		}
+		port.Frontends[i] = f
 	}
+	p.frontends = port.Frontends
 	return port, contested
 }
 

@@ -22,20 +22,17 @@ func newAddressBook() addressBook {
 // enter adds or removes the addresses of a Service. It returns the Services whose external addresses begin or
 // cease to overlap a cluster IP as a result.
 func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched []ServiceName) {
-	for i := range ports {
-		for j := range ports[i].frontends {
-			f := &ports[i].frontends[j]
+	for _, shared := range sharedBy(ports) {
+		for i := range shared.frontends {
+			f := &shared.frontends[i]
 			book := b.external
-			switch f.Type {
-			case ClusterIP:
+			if f.Type == ClusterIP {
 				book = b.cluster
-			case NodePort:
-				continue
 			}
 
 			at, there := slices.BinarySearchFunc(book[f.Address], name, ServiceName.Compare)
 			switch {
-			case add == there: // by another port of the Service
+			case add == there: // it has the address twice
 				continue
 			case add:
 				book[f.Address] = slices.Insert(book[f.Address], at, name)
@@ -57,14 +54,12 @@ func (b addressBook) enter(name ServiceName, ports []portDef, add bool) (touched
 // address of this node, or inside a Service range. A load balancer may use the node's address, as the one of
 // K3s does: there is no warning about that.
 func (t *Tracker) overlaps(s *service) (list []Warning) {
-	fields := map[string]bool{} // already checked
-	for i := range s.ports {
-		for j := range s.ports[i].frontends {
-			f := &s.ports[i].frontends[j]
-			if f.Type != ExternalIP && f.Type != LoadBalancer || fields[f.field] {
+	for _, shared := range sharedBy(s.ports) {
+		for i := range shared.frontends {
+			f := &shared.frontends[i]
+			if f.Type != ExternalIP && f.Type != LoadBalancer {
 				continue
 			}
-			fields[f.field] = true
 			if text := t.overlap(s.name, f); text != "" && len(list) <= maxWarnings {
 				list = append(list, Warning{Field: f.field, Text: text, Event: EventOverlap})
 			}

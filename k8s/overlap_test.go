@@ -219,7 +219,7 @@ func TestContested(t *testing.T) {
 		for n, sp := range m.Ports { // what the flags leave out is what nobody shadows
 			for i := range sp.Frontends {
 				f := &sp.Frontends[i]
-				if _, _, shadowed := tr.claims.winner(n, tr.services[n.ServiceName].def.created, f); shadowed != (f.ShadowedBy != "") {
+				if by, _ := tr.claims.winner(n, tr.services[n.ServiceName].def.created, f); (by != nil) != (f.ShadowedBy != "") {
 					t.Errorf("%s: %s at %s: shadowed by %q", what, n, f.Address, f.ShadowedBy)
 				}
 			}

@@ -33,7 +33,7 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 			if addr := e.Addr.Addr(); !seen[addr] {
 				seen[addr] = true
 				list = append(list, relay{
-					claimKey{addr, c.Relay, p.name.Protocol},
+					claimKey{addr, c.Relay, idOf(p.name.Protocol)},
 					claim{created: s.def.created, name: p.name},
 				})
 			}
@@ -58,16 +58,11 @@ func (t *Tracker) flushRelays() {
 		}
 
 		for _, r := range s.relays {
-			list := slices.DeleteFunc(t.relays[r.key], func(c claim) bool { return c == r.claim })
-			if t.relays[r.key] = list; len(list) == 0 {
-				delete(t.relays, r.key)
-			}
+			t.relays.drop(r.key, r.claim.name, r.claim.typ)
 			touched[r.key] = struct{}{}
 		}
 		for _, r := range now {
-			list := t.relays[r.key]
-			at, _ := slices.BinarySearchFunc(list, r.claim, claim.compare)
-			t.relays[r.key] = slices.Insert(list, at, r.claim)
+			t.relays.insert(r.key, &r.claim)
 			touched[r.key] = struct{}{}
 		}
 		s.relays = now
@@ -80,7 +75,7 @@ func (t *Tracker) flushRelays() {
 
 // touchRelays marks the Services that want a relay.
 func (t *Tracker) touchRelays(key claimKey) {
-	for _, c := range t.relays[key] {
+	for _, c := range t.relays.of(key) {
 		t.dirty[c.name.ServiceName] = struct{}{}
 	}
 }
@@ -89,16 +84,16 @@ func (t *Tracker) touchRelays(key claimKey) {
 // does.
 func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
 	for _, e := range c.Serving() {
-		key := claimKey{e.Addr.Addr(), c.Relay, name.Protocol}
-		owner := t.claims[key]
+		key := claimKey{e.Addr.Addr(), c.Relay, idOf(name.Protocol)}
+		owner := t.claims.of(key)
 		if len(owner) == 0 {
-			if owner = t.relays[key]; len(owner) == 0 || owner[0].name == name {
+			if owner = t.relays.of(key); len(owner) == 0 || owner[0].name == name {
 				continue
 			}
 		}
 		return fmt.Sprintf("has no effect: %s/%s, where other nodes would send on what is for endpoint %s, "+
 			"belongs to Service %s",
-			netip.AddrPortFrom(key.addr, key.port), key.protocol, e.Addr, owner[0].name)
+			netip.AddrPortFrom(key.addr, key.port), name.Protocol, e.Addr, owner[0].name)
 	}
 	return ""
 }

@@ -73,7 +73,8 @@ type portDef struct {
 	port, nodePort uint16 // nodePort 0: none
 	nodePortField  string
 	shared         *addresses
-	frontends      []frontendDef // of shared and nodePort
+	// frontends are those of shared and nodePort as last computed: the model's own, never written to.
+	frontends []Frontend
 }
 
 // addresses are what the ports of a Service have in common in one family. Each port is served at all of them.
@@ -94,6 +95,26 @@ type addressKey struct {
 type frontendDef struct {
 	Frontend
 	field string
+}
+
+// field returns the field of the Service that asks for a frontend.
+func (p *portDef) field(f *Frontend) string {
+	for i := range p.shared.frontends {
+		if s := &p.shared.frontends[i]; s.Type == f.Type && s.Address == f.Address {
+			return s.field
+		}
+	}
+	return p.nodePortField
+}
+
+// sharedBy returns the addresses of a Service's ports, those of each family once.
+func sharedBy(ports []portDef) (list []*addresses) {
+	for i := range ports {
+		if shared := ports[i].shared; !slices.Contains(list, shared) {
+			list = append(list, shared)
+		}
+	}
+	return list
 }
 
 // find returns the index of a slice in s.slices, or where to insert it, and whether it was found.

@@ -241,7 +241,7 @@ func (r *reading) each(b []byte, take func(flowDesc)) error {
 			return err
 		}
 		if r.taken++; r.taken > maxObjects+2*r.expected {
-			return fmt.Errorf("%w: %d flows, where the switch had counted %d", ErrTooMuch, r.taken, r.expected)
+			return fmt.Errorf("%w: %d flows; the switch counted %d", ErrTooMuch, r.taken, r.expected)
 		}
 		take(fd)
 		return nil
