@@ -10,19 +10,20 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// claimKey identifies what only one frontend can own: an address, a port and a protocol. The family's
+// claimKey identifies what only one frontend can own: an address, and a port with its protocol. The family's
 // unspecified address stands for every address of the node.
 type claimKey struct {
-	addr     netip.Addr
-	port     uint16
-	protocol protocolID
+	addr netip.Addr
+	port claimPort
 }
 
-// protocolID is a Protocol in one byte, because claims are kept of every frontend.
-type protocolID uint8
+// claimPort is a port number and, in the low bits, a protocol. It is small, because claims are kept of every
+// frontend.
+type claimPort uint32
 
-func idOf(p Protocol) protocolID {
-	return protocolID(slices.Index([]Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}, p))
+func claimPortOf(port uint16, protocol Protocol) claimPort {
+	return claimPort(port)<<2 | claimPort(slices.Index(
+		[]Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}, protocol))&3
 }
 
 // claim is one frontend that wants a claimKey. The frontends of a type of one Service port share it.
@@ -53,14 +54,19 @@ func (c *claim) compare(o *claim) int {
 		cmp.Compare(c.typ, o.typ))
 }
 
-// claims are the claims for each key. Nearly all keys have one.
-type claims struct {
-	only    map[claimKey]*claim
-	several map[claimKey][]*claim // two or more, sorted by compare: the first one wins
+// claims are the claims for each address, sorted by port and then by compare: the first one for a port wins.
+type claims map[netip.Addr][]portClaim
+
+type portClaim struct {
+	port claimPort
+	*claim
 }
 
-func newClaims() claims {
-	return claims{map[claimKey]*claim{}, map[claimKey][]*claim{}}
+func (c portClaim) compare(o portClaim) int {
+	if c.port != o.port {
+		return cmp.Compare(c.port, o.port)
+	}
+	return c.claim.compare(o.claim)
 }
 
 func keyOf(name PortName, f *Frontend) claimKey {
@@ -68,51 +74,55 @@ func keyOf(name PortName, f *Frontend) claimKey {
 	if !addr.IsValid() {
 		addr = name.Family.Unspecified()
 	}
-	return claimKey{addr, f.Port, idOf(name.Protocol)}
+	return claimKey{addr, claimPortOf(f.Port, name.Protocol)}
+}
+
+// span returns where the claims for a key begin and end in the list of its address.
+func (c claims) span(key claimKey) (list []portClaim, from, to int) {
+	list = c[key.addr]
+	from, _ = slices.BinarySearchFunc(list, key.port, func(o portClaim, port claimPort) int {
+		return cmp.Compare(o.port, port)
+	})
+	for to = from; to < len(list) && list[to].port == key.port; {
+		to++
+	}
+	return list, from, to
 }
 
 // of returns the claims for a key, the winner first.
-func (c *claims) of(key claimKey) []*claim {
-	if only, ok := c.only[key]; ok {
-		return []*claim{only}
-	}
-	return c.several[key]
-}
-
-func (c *claims) set(key claimKey, list []*claim) {
-	delete(c.only, key)
-	delete(c.several, key)
-	switch len(list) {
-	case 0:
-	case 1:
-		c.only[key] = list[0]
-	default:
-		c.several[key] = list
-	}
+func (c claims) of(key claimKey) []portClaim {
+	list, from, to := c.span(key)
+	return list[from:to:to]
 }
 
 // insert adds a claim. It reports whether there are others for the key.
-func (c *claims) insert(key claimKey, mine *claim) (others bool) {
-	list := c.of(key)
-	if len(list) == 0 {
-		c.only[key] = mine
-		return false
-	}
-	at, _ := slices.BinarySearchFunc(list, mine, (*claim).compare)
-	c.set(key, slices.Insert(list, at, mine))
-	return true
+func (c claims) insert(key claimKey, by *claim) (others bool) {
+	list, mine := c[key.addr], portClaim{key.port, by}
+	at, _ := slices.BinarySearchFunc(list, mine, portClaim.compare)
+	c[key.addr] = slices.Insert(list, at, mine)
+	return at > 0 && list[at-1].port == key.port || at < len(list) && list[at].port == key.port
 }
 
 // drop removes the claim of a type of a Service port. It reports whether there are others for the key.
-func (c *claims) drop(key claimKey, name PortName, typ FrontendType) (others bool) {
-	list := slices.DeleteFunc(c.of(key), func(o *claim) bool { return o.name == name && o.typ == typ })
-	c.set(key, list)
-	return len(list) > 0
+func (c claims) drop(key claimKey, name PortName, typ FrontendType) (others bool) {
+	list, from, to := c.span(key)
+	for i := from; i < to; i++ {
+		if list[i].name != name || list[i].typ != typ {
+			continue
+		}
+		if list = slices.Delete(list, i, i+1); len(list) == 0 {
+			delete(c, key.addr)
+		} else {
+			c[key.addr] = list
+		}
+		return to-from > 1
+	}
+	return to > from
 }
 
 // add adds the claims of a Service's frontends. It adds to touched every key that another frontend claims
 // too.
-func (c *claims) add(ports []portDef, created time.Time, touched map[claimKey]struct{}) {
+func (c claims) add(ports []portDef, created time.Time, touched map[claimKey]struct{}) {
 	for i := range ports {
 		p := &ports[i]
 		var mine *claim
@@ -129,8 +139,8 @@ func (c *claims) add(ports []portDef, created time.Time, touched map[claimKey]st
 }
 
 // remove removes the claims that add added. It adds to touched every key that another frontend claims too.
-func (c *claims) remove(ports []portDef, touched map[claimKey]struct{}) {
-	for i := range ports {
+func (c claims) remove(ports []portDef, touched map[claimKey]struct{}) {
+	for i := range slices.Backward(ports) { // the last of a list goes at once
 		p := &ports[i]
 		for j := range p.frontends {
 			f := &p.frontends[j]
@@ -142,12 +152,12 @@ func (c *claims) remove(ports []portDef, touched map[claimKey]struct{}) {
 }
 
 // winner returns the claim that shadows a frontend, and why; nil if the frontend itself is in force.
-func (c *claims) winner(name PortName, created time.Time, f *Frontend) (by *claim, why string) {
-	list := c.several[keyOf(name, f)]
-	if len(list) == 0 || list[0].name == name && list[0].typ == f.Type {
+func (c claims) winner(name PortName, created time.Time, f *Frontend) (by *claim, why string) {
+	list := c.of(keyOf(name, f))
+	if len(list) < 2 || list[0].name == name && list[0].typ == f.Type {
 		return nil, ""
 	}
-	by = list[0]
+	by = list[0].claim
 	switch {
 	case by.name == name:
 		why = fmt.Sprintf("which serves it as %s", by.typ)

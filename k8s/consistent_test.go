@@ -326,7 +326,7 @@ func TestRelaysBelongToOne(t *testing.T) {
 			t.Errorf("%s: %q is served so, want %q; warnings %v", step.what, got, step.want, m.Warnings)
 		}
 	}
-	if len(tr.relays.only)+len(tr.relays.several) != 2 {
+	if len(tr.relays) != 2 {
 		t.Errorf("relays: %v", tr.relays)
 	}
 }

@@ -63,17 +63,41 @@ func (m *Model) Everything() Changes {
 // flushClaims updates the claims of all Services with a new definition. It marks every Service that
 // loses or regains a frontend as a result.
 func (t *Tracker) flushClaims() {
-	var fresh []*service
+	type fresh struct {
+		*service
+		ports, held []portDef
+	}
+	var changed []fresh
 	for name := range t.dirty {
-		if s := t.services[name]; s != nil && s.newDef {
-			fresh = append(fresh, s)
+		s := t.services[name]
+		if s == nil || !s.newDef {
+			continue
 		}
+		s.newDef = false
+		now := fresh{service: s}
+		switch {
+		case s.def == nil:
+		case s.refused != "", s.def.skipped:
+			now.held = clusterIPs(s.def.ports)
+		default:
+			now.ports = t.placeFrontends(s.def.ports)
+		}
+
+		if s.def != nil && s.created.Equal(s.def.created) &&
+			sameClaims(s.ports, now.ports) && sameClaims(s.held, now.held) {
+			s.former, s.ports, s.held = s.ports, now.ports, now.held
+			continue
+		}
+		changed = append(changed, now)
 	}
 
 	touched := map[claimKey]struct{}{}
 	note := func(s *service, add bool) {
 		for _, name := range t.addresses.enter(s.name, s.ports, add) {
 			t.dirty[name] = struct{}{}
+		}
+		if len(t.relays) == 0 {
+			return
 		}
 		for i := range s.ports {
 			for j := range s.ports[i].frontends {
@@ -82,25 +106,21 @@ func (t *Tracker) flushClaims() {
 		}
 	}
 
-	for _, s := range fresh {
-		t.claims.remove(s.ports, touched)
-		t.claims.remove(s.held, touched)
-		note(s, false)
-		s.former, s.ports, s.held = s.ports, nil, nil
+	for _, s := range changed {
+		t.claims.remove(s.service.ports, touched)
+		t.claims.remove(s.service.held, touched)
+		note(s.service, false)
+		s.former, s.service.ports, s.service.held = s.service.ports, nil, nil
 	}
 
-	for _, s := range fresh {
-		s.newDef = false
-		switch {
-		case s.def == nil:
-		case s.refused != "", s.def.skipped:
-			s.held = clusterIPs(s.def.ports)
-			t.claims.add(s.held, s.def.created, touched)
-		default:
-			s.ports = t.placeFrontends(s.def.ports)
-			t.claims.add(s.ports, s.def.created, touched)
-			note(s, true)
+	for _, s := range changed {
+		if s.def == nil {
+			continue
 		}
+		s.created, s.service.ports, s.service.held = s.def.created, s.ports, s.held
+		t.claims.add(s.held, s.created, touched)
+		t.claims.add(s.ports, s.created, touched)
+		note(s.service, true)
 	}
 
 	for key := range touched {
@@ -111,35 +131,57 @@ func (t *Tracker) flushClaims() {
 	}
 }
 
-// placeFrontends returns the ports with their frontends: the Service's addresses, a NodePort for each address
-// that NodePorts are restricted to, and one at Loopback6 if that is wanted.
+// sameClaims reports whether two lists of ports with frontends claim the same.
+func sameClaims(a, b []portDef) bool {
+	return slices.EqualFunc(a, b, func(p, q portDef) bool {
+		return p.name == q.name && slices.EqualFunc(p.frontends, q.frontends, func(f, g Frontend) bool {
+			return f.Type == g.Type && f.Address == g.Address && f.Port == g.Port
+		})
+	})
+}
+
+// placeFrontends returns the ports with their frontends, sorted: the Service's addresses and the NodePort's.
 func (t *Tracker) placeFrontends(ports []portDef) []portDef {
 	placed := slices.Clone(ports)
+	var at []Frontend // the addresses that the port has in common with others
 	for i := range placed {
 		p := &placed[i]
-		p.frontends = make([]Frontend, 0, len(p.shared.frontends)+1)
-		for _, f := range p.shared.frontends {
-			f.Port = p.port
-			p.frontends = append(p.frontends, f.Frontend)
-		}
-		if p.nodePort != 0 {
-			f := Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}
-			if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); restricted {
-				for _, ip := range ips {
-					f.Address = ip
-					p.frontends = append(p.frontends, f)
-				}
-			} else {
-				p.frontends = append(p.frontends, f)
+		if i == 0 || p.shared != placed[i-1].shared {
+			at = at[:0]
+			for _, f := range p.shared.frontends {
+				at = append(at, f.Frontend)
 			}
-			if t.atLoopback6(p.name) {
-				f.Address = Loopback6
-				p.frontends = append(p.frontends, f)
-			}
+			sortFrontends(at)
 		}
-		sortFrontends(p.frontends)
+
+		p.frontends = slices.Concat(at, t.nodePorts(p)) // NodePort is the last of the types
+		for j := range at {
+			p.frontends[j].Port = p.port
+		}
 	}
 	return placed
+}
+
+// nodePorts returns the frontends of a port's NodePort: one for each address that NodePorts are restricted
+// to, and one at Loopback6 if that is wanted.
+func (t *Tracker) nodePorts(p *portDef) (list []Frontend) {
+	if p.nodePort == 0 {
+		return nil
+	}
+	f := Frontend{Type: NodePort, Port: p.nodePort, Policy: p.shared.external}
+	if ips, restricted := t.nodePortIPs(&t.model.Node, p.name.Family); !restricted {
+		list = append(list, f)
+	} else {
+		for _, f.Address = range ips {
+			list = append(list, f)
+		}
+	}
+	if t.atLoopback6(p.name) {
+		f.Address = Loopback6
+		list = append(list, f)
+	}
+	sortFrontends(list)
+	return list
 }
 
 // clusterIPs returns the ports with their cluster IPs alone.
@@ -245,7 +287,7 @@ func (t *Tracker) servicePort(
 					port.Consistent = nil
 				}
 			}
-			contested = contested || len(t.claims.several[keyOf(p.name, &f)]) > 0
+			contested = contested || len(t.claims.of(keyOf(p.name, &f))) > 1
 		}
 
 		if was := &p.frontends[i]; f.WhenEmpty == was.WhenEmpty && f.ShadowedBy == was.ShadowedBy {

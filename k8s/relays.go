@@ -33,7 +33,7 @@ func (t *Tracker) relaysOf(s *service) (list []relay) {
 			if addr := e.Addr.Addr(); !seen[addr] {
 				seen[addr] = true
 				list = append(list, relay{
-					claimKey{addr, c.Relay, idOf(p.name.Protocol)},
+					claimKey{addr, claimPortOf(c.Relay, p.name.Protocol)},
 					claim{created: s.def.created, name: p.name},
 				})
 			}
@@ -84,7 +84,7 @@ func (t *Tracker) touchRelays(key claimKey) {
 // does.
 func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
 	for _, e := range c.Serving() {
-		key := claimKey{e.Addr.Addr(), c.Relay, idOf(name.Protocol)}
+		key := claimKey{e.Addr.Addr(), claimPortOf(c.Relay, name.Protocol)}
 		owner := t.claims.of(key)
 		if len(owner) == 0 {
 			if owner = t.relays.of(key); len(owner) == 0 || owner[0].name == name {
@@ -93,7 +93,7 @@ func (t *Tracker) relaysTaken(name PortName, c *Consistent) string {
 		}
 		return fmt.Sprintf("has no effect: %s/%s, where other nodes would send on what is for endpoint %s, "+
 			"belongs to Service %s",
-			netip.AddrPortFrom(key.addr, key.port), name.Protocol, e.Addr, owner[0].name)
+			netip.AddrPortFrom(key.addr, c.Relay), name.Protocol, e.Addr, owner[0].name)
 	}
 	return ""
 }

@@ -37,6 +37,7 @@ type service struct {
 	ports    []portDef // with the frontends that this node serves; none if it is refused
 	held     []portDef // with the cluster IPs of a refused Service, which no other may have
 	former   []portDef // ports before the present Flush, if that replaces them
+	created  time.Time // as the claims have it
 	// contested: other frontends may want what one of its frontends does. Else none is looked up.
 	contested bool
 	relays    []relay
