@@ -109,6 +109,7 @@ func (w *worker) program(ctx context.Context) error {
 // that the kernel refuses is put into backoff, and the others are installed, if that does not take a
 // read-back first.
 func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortName) error {
+	replaceMost := min(maxReplace, w.conn.MaxSend()-w.conn.MaxBatch())
 	for done := false; !done; {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -118,7 +119,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		limit := w.conn.MaxBatch() - reserve
 		b, most, elements := netlink.NewBatch(w.Family), reserve, w.have.elements
 		if r.replace != nil {
-			b, most = r.replace.Clone(), min(maxReplace, w.conn.MaxSend()-w.conn.MaxBatch())
+			b, most = r.replace.Clone(), replaceMost
 		}
 
 		var list []*change
@@ -179,6 +180,10 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 		}
 
 		err := w.commit(b)
+		if r.replace != nil && len(list) > 0 && lacksMemory(err) {
+			w.have.elements, replaceMost = elements, 0
+			continue
+		}
 		refusal := new(netlink.RefusedError)
 		if errors.As(err, &refusal) && r.full && refusal.Tags[netlink.NoTag] == nil {
 			w.have.elements = elements
@@ -206,6 +211,10 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 	}
 	return nil
 }
+
+// lacksMemory reports whether the kernel had no memory for a transaction: none for its bytes, which it takes in
+// one piece, or for what they make.
+func lacksMemory(err error) bool { return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) }
 
 // hasSlots reports whether elements lead to endpoints.
 func hasSlots(e rules.Elements) bool {
