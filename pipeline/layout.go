@@ -126,8 +126,8 @@ func (l Layout) Validate() error {
 		return fmt.Errorf("cookie prefix %#x is not a non-zero 24-bit number", l.CookiePrefix)
 	case l.GroupBase%(1<<28) != 0 || l.GroupBase > 0xe0000000:
 		return fmt.Errorf("group base %#x is not a multiple of 0x10000000 up to 0xe0000000", l.GroupBase)
-	case l.MeterID == 0 || l.MeterID > lastMeter-metersTaken:
-		return fmt.Errorf("meter id %#x is out of range 1-%#x", l.MeterID, lastMeter-metersTaken)
+	case l.MeterID == 0 || l.MeterID > lastMeter-lastPort:
+		return fmt.Errorf("meter id %#x is out of range 1-%#x", l.MeterID, lastMeter-lastPort)
 	case l.ZoneDNAT == l.ZoneSNAT:
 		return fmt.Errorf("conntrack zone %d is given for both destination and source NAT", l.ZoneDNAT)
 	case l.ZoneDNAT == 0 || l.ZoneSNAT == 0:

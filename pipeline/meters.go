@@ -80,27 +80,38 @@ func (l Layout) podMeters() uint32 {
 // meters of ports few numbers are left, so that ports whose numbers differ by a multiple of pingShares have
 // one meter together.
 func (l Layout) pingMeter(port uint32) uint32 {
-	first := l.podMeters() + lastPort + 1
 	if port == 0 {
-		return first
+		return l.pingMeters()
 	}
-	return first + 1 + port%pingShares
+	return l.pingMeters() + 1 + port%pingShares
 }
 
 const pingShares = 254
 
+// pingMeters is the first meter on pings: behind those of ports or, with no numbers left there, before MeterID.
+func (l Layout) pingMeters() uint32 {
+	if first := l.podMeters() + lastPort + 1; first <= lastMeter-pingShares {
+		return first
+	}
+	return l.MeterID - pingShares - 1
+}
+
 // IsMeter reports whether a meter is nkp's.
 func (l Layout) IsMeter(id uint32) bool {
-	return id == l.MeterID || id > l.podMeters() && id <= l.podMeters()+metersTaken
+	return id == l.MeterID || id > l.podMeters() && id <= l.podMeters()+lastPort || l.IsPingMeter(id)
 }
 
 // IsPingMeter reports whether a meter is on pings.
-func (l Layout) IsPingMeter(id uint32) bool { return l.IsMeter(id) && id > l.podMeters()+lastPort }
+func (l Layout) IsPingMeter(id uint32) bool {
+	return id >= l.pingMeters() && id <= l.pingMeters()+pingShares
+}
+
+// IsStray reports whether m could be left of pings that are no longer answered: another release of nkp, which
+// does not know these meters, may have deleted nothing but their flows. It is nkp's only if no flow uses it.
+func (l Layout) IsStray(m flow.Meter) bool { return l.IsPingMeter(m.ID) && m.Rate > 0 }
 
 // The highest numbers of a port and of a meter (OFPP_MAX and OFPM_MAX, OpenFlow 1.5.1 §7.2.1.1 and §7.3.4.5).
 const (
 	lastPort  = 0xff00
 	lastMeter = 0xffff0000
-
-	metersTaken = lastPort + 1 + pingShares // behind podMeters
 )

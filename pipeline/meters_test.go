@@ -102,11 +102,55 @@ func TestOwnMeters(t *testing.T) {
 			}
 		}
 	}
-	for meter, ok := range map[uint32]bool{0: false, 1: true, 0xffff: true, 0x10000: true, 0xfffe0001: true, 0xfffe0002: false} {
+	for meter, ok := range map[uint32]bool{0: false, 1: true, 0xffff: true, 0x10000: true, 0xfffe0001: true, 0xfffe0100: true, 0xfffe0101: false} {
 		l := DefaultLayout()
 		l.MeterID = meter
 		if (l.Validate() == nil) != ok {
 			t.Errorf("meter %#x: %v", meter, l.Validate())
 		}
+	}
+}
+
+// Whatever the number of the meter on rejects, the meters on pings have valid ids that no other meter of nkp's has.
+func TestPingMeterIDs(t *testing.T) {
+	for _, meter := range []uint32{1, 0x6e6b, 0xfffe, 0xffff, 0x10000, 0xfffe0000, 0xfffe0001, 0xfffe0002, 0xfffe0100} {
+		l := DefaultLayout()
+		l.MeterID = meter
+		for port := range uint32(lastPort + 1) {
+			id := l.pingMeter(port)
+			if !l.IsMeter(id) || !l.IsPingMeter(id) || id == 0 || id > lastMeter || id == meter || id > l.podMeters() && id-l.podMeters() <= lastPort {
+				t.Fatalf("meter %#x: pings from port %d have the meter %#x", meter, port, id)
+			}
+			if port > 0 && l.IsPingMeter(l.podMeters()+port) || l.IsPingMeter(meter) {
+				t.Fatalf("meter %#x: that of port %d is one on pings", meter, port)
+			}
+		}
+	}
+}
+
+// A meter like those on pings, left by a release that does not know them, goes if no flow uses it.
+func TestStrayMeters(t *testing.T) {
+	c := compile(t, testConfig())
+	l := c.Config().Layout
+	x := c.Compare()
+	for _, f := range c.State().Flows {
+		x.Flow(f)
+	}
+	for _, m := range c.Meters() {
+		x.Meter(m)
+	}
+	if x.Strays() {
+		t.Error("meters are strays where there are none on pings")
+	}
+	first := l.pingMeter(0)
+	for i, rate := range []uint32{1000, 1000, 0} { // unused; used by a flow; unlike nkp's
+		x.Meter(flow.Meter{ID: first + uint32(i), Rate: rate, Burst: rate})
+	}
+	if !x.Strays() || !x.InStep() {
+		t.Errorf("before it is known which are used: strays %t, in step %t", x.Strays(), x.InStep())
+	}
+	x.Unused([]uint32{1, first, first + 2})
+	if d := x.Delta(); !slices.Equal(d.DelMeters, []uint32{first}) || x.InStep() {
+		t.Errorf("deleted %#x, want %#x alone", d.DelMeters, first)
 	}
 }

@@ -110,6 +110,11 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 		}
 		again, err = reconsider(found.unread)
 	}
+	if err == nil && adopt && found.Strays() {
+		var unused []uint32
+		unused, err = conn.UnusedMeters(ctx)
+		found.Unused(unused)
+	}
 	return found, err
 }
 

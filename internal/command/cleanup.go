@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -188,12 +189,19 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 
 	filter := s.Filter()
 	filter.CookieMask, filter.Tables = 0, nil
-	filter.IsMeter = func(id uint32) bool { // as in pipeline.Comparison.Meter
-		return s.Layout.IsMeter(id) && (pings.Flows > 0 || !s.Layout.IsPingMeter(id))
-	}
 	snap, err := conn.ReadBack(ctx, filter)
 	if err != nil {
 		return err
+	}
+
+	if pings.Flows == 0 { // as in pipeline.Comparison.Meter
+		unused, err := conn.UnusedMeters(ctx)
+		if err != nil {
+			return err
+		}
+		maps.DeleteFunc(snap.State.Meters, func(id uint32, m flow.Meter) bool {
+			return s.Layout.IsPingMeter(id) && !(s.Layout.IsStray(m) && slices.Contains(unused, id))
+		})
 	}
 
 	d := flow.Diff(snap.State, flow.NewState())

@@ -383,17 +383,31 @@ func TestAnswerPingOff(t *testing.T) {
 				return
 			}
 
-			others := fmt.Sprintf("meter=%d", 0x6e6b<<16+0xff09)
-			_, err := c.Ofctl("-O", "OpenFlow15", "add-meter", c.Bridge, others+",pktps,band=type=drop,rate=7")
+			meter := func(n int) string { return fmt.Sprintf("meter=%d", 0x6e6b<<16+0xff00+n) }
+			add := func(n int, rest string) {
+				_, err := c.Ofctl("-O", "OpenFlow15", "add-meter", c.Bridge, meter(n)+","+rest)
+				must(t, err)
+			}
+			ours := "pktps,burst,stats,band=type=drop,rate=1000,burst_size=1000"
+			add(1, ours) // left by a release that knows no pings
+			add(8, ours) // another nkp's
+			add(9, "pktps,band=type=drop,rate=7")
+			_, err := c.Ofctl("-O", "OpenFlow15", "add-flow", c.Bridge,
+				"table=200,actions="+strings.Replace(meter(8), "=", ":", 1)+",drop")
 			must(t, err)
 			stays := func(when string) {
 				t.Helper()
-				if out, err := c.Ofctl("dump-meters", c.Bridge); err != nil || !strings.Contains(out, others) {
-					t.Errorf("%s, the meter of another program is gone: %v\n%s", when, err, out)
+				out, err := c.Ofctl("dump-meters", c.Bridge)
+				if err != nil || !strings.Contains(out, meter(8)) || !strings.Contains(out, meter(9)) {
+					t.Errorf("%s, a meter of another program is gone: %v\n%s", when, err, out)
+				}
+				if strings.Contains(out, meter(1)+" ") {
+					t.Errorf("%s, a meter on pings is left, which no flow uses:\n%s", when, out)
 				}
 			}
 			again()
 			stays("after a restart")
+			add(1, ours)
 			must(t, c.agent.Stop(syscall.SIGTERM))
 			if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 0 {
 				t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
