@@ -70,6 +70,7 @@ type FamilyStatus struct {
 	// Refused maps each Service port that iptables refused to the reason.
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal
+	closing      string // StaleForgetter.unclosed
 	Transactions int `json:"transactions"`
 	Rules        int `json:"rules"` // written since the start
 	Failures     int `json:"failures"`

@@ -276,6 +276,8 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 		switch {
 		case !f.InStep:
 			s.InStep, s.Why = false, cmp.Or(f.LastError, notInStep(f.Family))
+		case f.closing != "":
+			s.InStep, s.Why = false, f.closing
 		case len(f.refusals) > 0:
 			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s",
 				f.Family, p.Name(), dataplane.Count(len(f.refusals), "Service port"))
@@ -286,11 +288,17 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 
 // Behind is part of dataplane.Plane. It does not wait. Of two families that are behind it names IPv4.
 func (p *Plane) Behind(_ context.Context, by time.Time) string {
-	d := p.Detail() // an Inbox must not be asked under p.mu, because its own lock comes first
 	for _, f := range dataplane.Families {
-		for i := range d.Families {
-			if s := &d.Families[i]; s.Family == f.String() && p.inbox[f].Waits(by) {
+		// First the Inbox: what is in force may leave connections to be deleted, which the status has by then.
+		// It must not be asked under p.mu, because its own lock comes first.
+		waits := p.inbox[f] != nil && p.inbox[f].Waits(by)
+		for _, s := range p.Detail().Families {
+			switch {
+			case s.Family != f.String():
+			case waits:
 				return cmp.Or(s.LastError, notInStep(s.Family))
+			case s.closing != "":
+				return s.closing
 			}
 		}
 	}

@@ -48,6 +48,8 @@ func TestInStep(t *testing.T) {
 		{"one family", k8s.IPv4, func(s *FamilyStatus) { s.InStep = true }, "IPv6: the rules are not"},
 		{"a failure", k8s.IPv6, func(s *FamilyStatus) { s.LastError = "no such table" }, "no such table"},
 		{"both", k8s.IPv6, func(s *FamilyStatus) { s.InStep, s.LastError = true, "" }, ""},
+		{"connections to delete", k8s.IPv6, func(s *FamilyStatus) { s.closing = "not deleted" }, "not deleted"},
+		{"deleted", k8s.IPv6, func(s *FamilyStatus) { s.closing = "" }, ""},
 		{"a refusal", k8s.IPv6, func(s *FamilyStatus) { s.refuse([]dataplane.Refusal{{Port: web, Reason: "bad rule"}}) }, "IPv6: iptables refuses 1 Service port"},
 		{"taken", k8s.IPv6, func(s *FamilyStatus) { s.refuse(nil) }, ""},
 	} {
@@ -184,6 +186,9 @@ func TestBehind(t *testing.T) {
 		expect("the other failed", first, "no such table")
 		settle(k8s.IPv6)
 		expect("both in force", first, "")
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing = "IPv6: connections" })
+		expect("connections still to be deleted", first, "IPv6: connections")
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing = "" })
 		second := update()
 		expect("another update, asked for the first", first, "")
 		expect("another update", second, "IPv")

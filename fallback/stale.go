@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -137,6 +138,15 @@ func (f *StaleForgetter) Due() time.Time {
 		return f.next
 	}
 	return time.Time{}
+}
+
+// unclosed returns whose connections to removed endpoints are still to be deleted; "": none are.
+func (f *StaleForgetter) unclosed() string {
+	if len(f.closing.ports) == 0 || f.Forget == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: connections to removed endpoints of %s are still to be deleted",
+		f.worker.Family, dataplane.Count(len(f.closing.ports), "Service port"))
 }
 
 func later(a, b time.Time) time.Time {

@@ -192,6 +192,10 @@ func TestRemovalsShareScans(t *testing.T) {
 			return sp
 		}
 		f.step(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name: port(0)}, Node: true})
+		f.InStep(0, func(*FamilyStatus) {})
+		if f.status.closing != "" {
+			t.Errorf("nothing is removed: %q", f.status.closing)
+		}
 		begun := time.Now()
 		scans = 0
 		for i := range rounds {
@@ -202,8 +206,14 @@ func TestRemovalsShareScans(t *testing.T) {
 		if most := 1 + int(took/(2*scan)); scans > most || scans < 2 {
 			t.Errorf("%d scans in %v, want %d at most", scans, took, most)
 		}
+		if f.InStep(0, func(*FamilyStatus) {}); f.status.closing != "IPv4: connections to removed endpoints of 1 Service port are still to be deleted" {
+			t.Errorf("before the last scan: %q", f.status.closing)
+		}
 		time.Sleep(time.Until(f.Stale.Due()))
 		f.step(k8s.Changes{Node: true})
+		if f.InStep(0, func(*FamilyStatus) {}); f.status.closing != "" {
+			t.Errorf("after the last scan: %q", f.status.closing)
+		}
 		c := dpctl.Connection{Protocol: "TCP", Frontend: vip, Endpoint: at(rounds - 1)}
 		if !closes(&c) || !f.Stale.Due().IsZero() {
 			t.Errorf("the last removal is left; the next scan is due %v", f.Stale.Due())

@@ -127,6 +127,8 @@ func (w *Worker) Refuse(n k8s.PortName, why error) {
 // InStep updates the status with counts, and reports the family in step unless an update is queued. held is
 // how many rules are still to be added.
 func (w *Worker) InStep(held int, counts func(*FamilyStatus)) {
+	closing := w.Stale.unclosed()
+	w.Report(func(s *FamilyStatus) { s.closing = closing }) // before a change is called in force
 	programming := w.InForce()
 	w.Report(func(s *FamilyStatus) {
 		s.Programming, s.Pending = programming, 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/conntrack"
@@ -56,6 +57,7 @@ const (
 // backlog is what is to be deleted.
 type backlog struct {
 	all     bool // every stale connection
+	closes  bool // TCP connections to removed endpoints are among it
 	filters []flow.CTFilter
 }
 
@@ -63,8 +65,10 @@ func (b *backlog) empty() bool { return !b.all && len(b.filters) == 0 }
 
 func (b *backlog) add(all bool, filters []flow.CTFilter) {
 	b.all, b.filters = b.all || all, append(b.filters, filters...)
+	isTCP := func(f flow.CTFilter) bool { return f.IPProto == flow.ProtoTCP }
+	b.closes = b.closes || slices.ContainsFunc(filters, isTCP)
 	if len(b.filters) > pipeline.MaxStale { // only a listing helps
-		*b = backlog{all: true}
+		b.all, b.filters = true, nil
 	}
 }
 
@@ -160,7 +164,8 @@ func (u *staleUDP) run(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compi
 	}
 
 	first := u.pending
-	u.pending = backlog{filters: rest}
+	u.pending = backlog{}
+	u.pending.add(false, rest)
 	if !first.empty() {
 		u.again.add(first.all, first.filters)
 		u.due = time.Now().Add(lookAgain)

@@ -276,6 +276,8 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 		p.checkFailOpen(loop)
 		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.waits(by) {
 			why = notAll
+		} else if why == "" && p.stale.pending.closes {
+			why = notClosed
 		}
 	})
 	if err != nil {
@@ -297,7 +299,10 @@ func (p *Plane) Uncached(ctx context.Context) string {
 	return ""
 }
 
-const notAll = "not all changes are on the switch yet"
+const (
+	notAll    = "not all changes are on the switch yet"
+	notClosed = "connections to removed endpoints are still to be deleted"
+)
 
 // notKnown returns why it is not known what the switch holds; "": it is. It runs on the loop.
 func (p *Plane) notKnown() string {
@@ -328,6 +333,8 @@ func (p *Plane) notInStep() string {
 		return "the switch refuses " + dataplane.Count(p.prog.refused.Len(), "Service port")
 	case p.failOpen != "":
 		return p.failOpen
+	case p.stale.pending.closes:
+		return notClosed
 	}
 	return ""
 }
