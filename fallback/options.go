@@ -71,9 +71,9 @@ type FamilyStatus struct {
 	Refused      map[string]string `json:"refused,omitempty"`
 	refusals     []dataplane.Refusal
 	closing      string // StaleForgetter.unclosed
-	Transactions int `json:"transactions"`
-	Rules        int `json:"rules"` // written since the start
-	Failures     int `json:"failures"`
+	Transactions int    `json:"transactions"`
+	Rules        int    `json:"rules"` // written since the start
+	Failures     int    `json:"failures"`
 	dataplane.Record
 	Forgotten int `json:"forgotten"` // stale connections
 	// LastForgetError is why stale connections could not be deleted; they are tried again.

@@ -59,6 +59,8 @@ type Size struct {
 	OwnAddress bool
 	// ConsistentRanges are the source ranges at the address of the consistent choice.
 	ConsistentRanges int
+	// PodRanges are the ranges of addresses of the family by which pods are recognized (Detector.CIDRs).
+	PodRanges int
 }
 
 // Reaches reports whether a frontend can lead to a set of endpoints. Frontends beside the ClusterIP serve
@@ -124,6 +126,10 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 		atNode  int
 	}
 	facts := map[*addresses]ofNode{}
+	podRanges := map[Family]int{}
+	for _, r := range t.model.Detector.CIDRs {
+		podRanges[FamilyOf(r.Addr())]++
+	}
 	for i := range s.def.ports {
 		p := &s.def.ports[i]
 		if _, known := facts[p.shared]; !known {
@@ -147,7 +153,8 @@ func (t *Tracker) sizes(s *service, do func(*Size)) {
 			Frontends:  len(p.shared.frontends) - 1 - p.shared.firewalled, Endpoints: n.all, Local: n.local,
 			LoadBalancers: p.shared.loadBalancers, AtNode: facts[p.shared].atNode,
 			Inside: p.shared.frontends[0].Policy.set(), Outside: p.shared.external.set(),
-			Affinity: p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,
+			PodRanges: podRanges[p.name.Family],
+			Affinity:  p.affinity > 0, Consistent: p.consistent != nil, Closes: p.removed != nil,
 		}
 
 		if z.Endpoints == 0 { // nothing is made of source ranges

@@ -184,6 +184,7 @@ func (t *Tracker) flushNode() (changed bool) {
 	t.dirtyNode = false
 	before, rangesBefore, node := t.model.Node, t.model.ServiceCIDRs, t.Node()
 	cidrs, detector, skipped := t.serviceCIDRs(), t.detector(&node), t.skipped()
+	ranges := len(t.model.Detector.CIDRs) != len(detector.CIDRs)
 	changed = !before.equal(&node) || !slices.Equal(t.model.ServiceCIDRs, cidrs) ||
 		!t.model.Detector.equal(&detector) ||
 		!slices.Equal(t.model.Skipped, skipped)
@@ -198,8 +199,9 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	// Where a source range contains an address of the node, a Service takes more objects (Size.OwnAddress).
-	costs := t.opts.Cost != nil && !slices.Equal(before.IPs, node.IPs)
+	// Where a source range contains an address of the node, a Service takes more objects (Size.OwnAddress), and
+	// with more ranges of pods (Size.PodRanges).
+	costs := t.opts.Cost != nil && (!slices.Equal(before.IPs, node.IPs) || ranges)
 	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {
 			t.dirty[name] = struct{}{}

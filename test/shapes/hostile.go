@@ -143,7 +143,9 @@ func (h *Hostile) Objects() (list []k8s.Change) {
 func Tracker(opts k8s.Options, services ...Hostile) *k8s.Tracker {
 	opts.NodeName = NodeName
 	opts.NodeIPs = Model().Node.IPs
-	opts.DetectLocal = k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: Prefixes("10.0.0.0/8", "fd0a::/16")}
+	if opts.DetectLocal.Mode == "" {
+		opts.DetectLocal = k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: Prefixes("10.0.0.0/8", "fd0a::/16")}
+	}
 	t := k8s.NewTracker(opts)
 	for i := range services {
 		t.Apply(services[i].Objects())
@@ -160,15 +162,21 @@ func CheckCost(t *testing.T, r *rand.Rand, cases int, cost func(*k8s.Size) int, 
 		h := RandomHostile(r, 400)
 		h.Ports = 1
 		h.IPv6 = !h.IPv4
-		computed := 0
-		tracker := Tracker(k8s.Options{Cost: func(z *k8s.Size) int {
-			computed = cost(z)
-			return computed
-		}}, h)
+		computed, pods := 0, Prefixes("10.0.0.0/8", "fd0a::/16")
+		for i := range r.IntN(2) * r.IntN(40) { // beside one of each family
+			pods = append(pods, Prefixes(fmt.Sprintf("11.%d.0.0/16", i), fmt.Sprintf("fd0b:%x::/32", i))...)
+		}
+		tracker := Tracker(k8s.Options{
+			DetectLocal: k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: pods},
+			Cost: func(z *k8s.Size) int {
+				computed = cost(z)
+				return computed
+			},
+		}, h)
 		m, _ := tracker.Flush()
 		for _, sp := range m.Ports {
 			if n := max(made(m, sp), len(sp.Frontends)); computed < n || computed > 2*n+few {
-				t.Errorf("cost %d, but %d are made of %+v", computed, n, h)
+				t.Errorf("cost %d, but %d are made with %d ranges of pods of %+v", computed, n, len(pods)/2, h)
 			}
 		}
 		if len(m.Ports) != 1 {

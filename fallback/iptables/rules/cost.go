@@ -5,6 +5,7 @@ import "github.com/nkp-proxy/nkp/k8s"
 // Cost returns how many rules and chains a Service port takes at most.
 func Cost(z *k8s.Size) int {
 	outside := z.Frontends + z.Firewalled // frontends beside the ClusterIP
+	more := max(z.PodRanges-1, 0)         // rules more where pods are matched: one for each of their ranges
 	n := 2                                // the ClusterIP: served or refused; its other ports are refused
 	if z.Closes {
 		n += 1 + outside // a reset for each frontend
@@ -15,7 +16,7 @@ func Cost(z *k8s.Size) int {
 	if z.Endpoints > 0 && outside > 0 {
 		// A rule for each, a drop outside the ranges, and the jump to the NodePorts' chain. KUBE-EXT and four
 		// rules there at most: one for pods, two for this node, one for all others.
-		n += outside + z.Firewalled + 6
+		n += outside + z.Firewalled + 6 + more
 	}
 	if z.Firewalled > 0 {
 		// KUBE-FW, a rule for each range, and a comment at its end.
@@ -35,6 +36,10 @@ func Cost(z *k8s.Size) int {
 		}
 	}
 
+	if z.Endpoints > 0 && more > 0 {
+		n += 1 + more // each range of pods takes back the mark that masquerades
+	}
+
 	endpoints := z.Endpoints
 	if !z.Reaches(k8s.Anywhere) {
 		endpoints = z.Local
@@ -44,6 +49,9 @@ func Cost(z *k8s.Size) int {
 
 // PingCost returns how many rules more a Service port takes if its addresses answer pings.
 func PingCost(z *k8s.Size) int {
-	_, clients := z.Pings()
+	addresses, clients := z.Pings()
+	if z.Endpoints > 0 && z.Outside == k8s.OnNode && z.Local == 0 { // pods and this node, and none from outside
+		clients += (addresses - 1) * max(z.PodRanges-1, 0)
+	}
 	return clients
 }
