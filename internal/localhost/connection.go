@@ -22,6 +22,10 @@ const (
 // variable for tests.
 var halfOpen = 2 * time.Minute
 
+// stalled is how long an end may read nothing of what the other has sent, so that ends which never read do not
+// use up the connections. A variable for tests.
+var stalled = 15 * time.Minute
+
 // connection is a client's connection and the one to its endpoint.
 type connection struct {
 	endpoint netip.AddrPort
@@ -126,6 +130,7 @@ func copyHalf(to, from *net.TCPConn, half *atomic.Bool) error {
 			return to.CloseWrite()
 		}
 		if err == nil {
+			_ = to.SetWriteDeadline(time.Now().Add(stalled))
 			_, err = to.Write(b[:n])
 		}
 		if err != nil {

@@ -25,7 +25,7 @@ const (
 const acceptPause = 100 * time.Millisecond
 
 // errFull is why a port beyond Limits.Listeners is not listened on.
-var errFull = fmt.Errorf("nkp listens for at most %d NodePorts there", DefaultLimits.Listeners)
+var errFull = errors.New("nkp listens for at most")
 
 // due returns the ports to try now, sorted by name, and how many of them may get a listener.
 func (p *Proxy) due(now time.Time) (list []*port, room int) {
@@ -48,7 +48,7 @@ func (p *Proxy) open(ctx context.Context) {
 	list, room := p.due(time.Now())
 	for i, q := range list {
 		var l net.Listener
-		err := errFull
+		err := fmt.Errorf("%w %d NodePorts there", errFull, p.opts.Limits.Listeners)
 		if i < room { // one that fails takes room, too, for now
 			var config net.ListenConfig
 			l, err = config.Listen(ctx, "tcp6", netip.AddrPortFrom(k8s.Loopback6, q.number).String())

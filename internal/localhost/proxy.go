@@ -31,7 +31,7 @@ var DefaultLimits = Limits{Listeners: 4096, Connections: 1024, PerPort: 256}
 
 // Options are the settings of a Proxy.
 type Options struct {
-	Limits Limits // the zero Limits: DefaultLimits
+	Limits Limits // the zero Limits: DefaultLimits, within the limit of open files
 	// OnFailure, if not nil, is called when a NodePort cannot be listened on that could before, or is new. It
 	// is called on the goroutine of Run.
 	OnFailure func(name k8s.PortName, text string)
@@ -95,10 +95,21 @@ type port struct {
 	pinnedAt time.Time
 }
 
+// within returns limits that leave half of a number of descriptors to the rest of nkp: in the same proportion, if
+// they must be lower.
+func (l Limits) within(descriptors int) Limits {
+	need, most := l.Listeners+2*l.Connections, descriptors/2
+	if need <= most {
+		return l
+	}
+	part := func(n int) int { return max(1, n*most/need) }
+	return Limits{part(l.Listeners), part(l.Connections), part(l.PerPort)}
+}
+
 // New returns a Proxy that listens nowhere yet.
 func New(o Options) *Proxy {
 	if o.Limits == (Limits{}) {
-		o.Limits = DefaultLimits
+		o.Limits = DefaultLimits.within(maxDescriptors())
 	}
 	return &Proxy{
 		opts: o, news: dataplane.NewSignal(),

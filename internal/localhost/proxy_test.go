@@ -108,6 +108,35 @@ func TestHalfOpen(t *testing.T) {
 	b.await("it has ended", func(f Figures) bool { return f.Open == 0 && f.Results[connected] == 1 })
 }
 
+// An end that never reads does not keep a connection for ever.
+func TestStalled(t *testing.T) {
+	old := stalled
+	stalled = 50 * time.Millisecond
+	t.Cleanup(func() { stalled = old })
+	ended := make(chan struct{})
+	defer close(ended)
+	b := newBed(t, Options{})
+	c := b.dial(b.set("web", serve(t, func(*net.TCPConn) { <-ended })))
+	sent := make(chan error, 1)
+	go func() { _, err := c.Write(make([]byte, 64<<20)); sent <- err }()
+	b.await("it has ended", func(f Figures) bool { return f.Open == 0 && f.Results[connected] == 1 })
+	if err := <-sent; err == nil {
+		t.Error("an end that reads nothing has got 64 MiB")
+	}
+}
+
+// Listeners and connections leave descriptors to the rest of nkp.
+func TestLimitsOfDescriptors(t *testing.T) {
+	for descriptors, want := range map[int]Limits{
+		1 << 20: DefaultLimits, 2 * (4096 + 2*1024): DefaultLimits,
+		4096: {1365, 341, 85}, 1024: {341, 85, 21}, 3: {1, 1, 1},
+	} {
+		if l := DefaultLimits.within(descriptors); l != want {
+			t.Errorf("of %d descriptors: %+v, want %+v", descriptors, l, want)
+		}
+	}
+}
+
 // Connections stay while the endpoints change. They end when a removed endpoint's are to be closed, and with the listener: when the
 // Service has no endpoints any more, gets another number, or is deleted.
 func TestUpdates(t *testing.T) {
@@ -235,7 +264,7 @@ func TestLimits(t *testing.T) {
 	b.apply(servicePort("more", freePort(t), server).Name, servicePort("more", freePort(t), server))
 	b.await("one is beyond the limit", func(f Figures) bool { return f.Listening == 2 && f.Unserved == 1 })
 	wait.NoError(t, "it is said", func() error {
-		if text := b.Problems()[servicePort("more", 0).Name]; !strings.Contains(text, "at most 4096 NodePorts") {
+		if text := b.Problems()[servicePort("more", 0).Name]; !strings.Contains(text, "at most 2 NodePorts") {
 			return errors.New(text)
 		}
 		return nil

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package localhost
+
+import "math"
+
+func maxDescriptors() int { return math.MaxInt32 }
