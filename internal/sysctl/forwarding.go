@@ -8,8 +8,8 @@ import (
 )
 
 // ForwardingOff returns the kernel setting by which packets of a family that come in by a device are not
-// forwarded; "": none. IPv6 has one for all devices; IPv4's counts for the devices that have no other value
-// of their own.
+// forwarded; "": none. IPv6 has one for all devices, which a device's force_forwarding overrides since Linux
+// 6.17; IPv4's counts for the devices that have no other value of their own.
 func ForwardingOff(six bool, device string) (name string) {
 	const all4, all6 = "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"
 	own := all4
@@ -17,7 +17,7 @@ func ForwardingOff(six bool, device string) (name string) {
 		own = "net/ipv4/conf/" + device + "/forwarding"
 	}
 	switch {
-	case six && setting(all6) == "0":
+	case six && setting(all6) == "0" && setting("net/ipv6/conf/"+device+"/force_forwarding") != "1":
 		name = all6
 	case six || setting(own) != "0":
 		return ""
