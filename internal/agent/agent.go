@@ -151,9 +151,9 @@ func New(o Options) (*Agent, error) {
 	a.watch, a.life = dataplane.NewWatch(a.set.StuckAfter, a.log), dataplane.NewLoop("agent")
 	a.watch.Add(a.life)
 
-	a.modes.Announce = func(text string) {
+	a.modes.Announce = func(event, text string) {
 		a.log.Warn(text)
-		a.events.Node(apiserver.EventWarning, "OtherDataPlane", "Serve", text)
+		a.events.Node(apiserver.EventWarning, event, "Serve", text)
 	}
 
 	a.startup.record(&a.startup.chosen)
@@ -285,7 +285,7 @@ func (a *Agent) watchMode() {
 	node := a.set.Choosing(serving.Everything)
 	other := func(ctx context.Context, _ string) string { return node.OtherThan(ctx, a.mode, a.db) }
 	a.spawn(func(ctx context.Context) error {
-		a.modes.Run(ctx, mode.BridgePeriod, other)
+		a.modes.Run(ctx, mode.OtherDataPlane, mode.BridgePeriod, other)
 		return nil
 	})
 }
@@ -293,7 +293,7 @@ func (a *Agent) watchMode() {
 // watchDrops looks whether iptables would be chosen now for what nftables serves in a scope, until the
 // context ends.
 func (a *Agent) watchDrops(ctx context.Context, scope serving.Scope) {
-	a.modes.Run(ctx, mode.DropsPeriod, a.set.Choosing(scope).Drops)
+	a.modes.Run(ctx, mode.OtherDataPlane, mode.DropsPeriod, a.set.Choosing(scope).Drops)
 }
 
 // loop owns the agent's state. It ends with the context.

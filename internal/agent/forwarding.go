@@ -26,7 +26,7 @@ func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) 
 	for _, f := range dataplane.Families {
 		var next time.Time // a look reads the names of all chains: seconds, with 100,000 of iptables'
 		a.spawn(func(context.Context) error {
-			a.modes.Run(ctx, mode.BridgePeriod, func(ctx context.Context, before string) string {
+			a.modes.Run(ctx, "NotForwarded", mode.BridgePeriod, func(ctx context.Context, before string) string {
 				begun := time.Now()
 				if begun.Before(next) {
 					return before

@@ -24,16 +24,20 @@ const howToChange = "; restart nkp to change over (no connection is lost)"
 
 // Watch looks whether nkp would choose other data planes than those at work. Changing over takes a restart.
 type Watch struct {
-	Announce func(text string) // called with each new reason, by the goroutine of Run
+	// Announce is called with each new reason, by the goroutine of Run, and the name of its kind.
+	Announce func(event, text string)
 
 	mu      sync.Mutex // protects reasons, which status reads
 	reasons []string   // by Run, in the order of their first look; "": none
 }
 
+// OtherDataPlane is the kind of reasons why another data plane would be chosen now.
+const OtherDataPlane = "OtherDataPlane"
+
 // Run calls want every period until the context ends. want returns why another data plane would be chosen
-// now, "" if none would; before is what it returned last.
+// now, or what else of the kind event stands in the way, "" if nothing does; before is what it returned last.
 func (w *Watch) Run(
-	ctx context.Context, period time.Duration, want func(ctx context.Context, before string) string,
+	ctx context.Context, event string, period time.Duration, want func(ctx context.Context, before string) string,
 ) {
 	w.mu.Lock()
 	own := len(w.reasons)
@@ -63,7 +67,7 @@ func (w *Watch) Run(
 
 		set(text)
 		if text != "" && text != before {
-			w.Announce(text)
+			w.Announce(event, text)
 		}
 		before = text
 	}

@@ -18,15 +18,15 @@ import (
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var announced []string
-		w := Watch{Announce: func(text string) { announced = append(announced, text) }}
+		w := Watch{Announce: func(event, text string) { announced = append(announced, event+": "+text) }}
 		ctx, stop := context.WithCancel(t.Context())
-		go w.Run(ctx, 10*time.Second, func(context.Context, string) string { return "" })
+		go w.Run(ctx, "Never", 10*time.Second, func(context.Context, string) string { return "" })
 		synctest.Wait()
 
 		var answer atomic.Value
 		answer.Store("")
 		var last atomic.Value
-		go w.Run(ctx, time.Minute, func(_ context.Context, before string) string {
+		go w.Run(ctx, "Drops", time.Minute, func(_ context.Context, before string) string {
 			last.Store(before)
 			return answer.Load().(string)
 		})
@@ -48,7 +48,7 @@ func TestWatch(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
-		if !slices.Equal(announced, []string{"INPUT drops", "INPUT drops"}) || len(w.Reasons()) > 0 {
+		if !slices.Equal(announced, []string{"Drops: INPUT drops", "Drops: INPUT drops"}) || len(w.Reasons()) > 0 {
 			t.Errorf("announced %q; in the end %q", announced, w.Reasons())
 		}
 	})
