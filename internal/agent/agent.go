@@ -80,6 +80,7 @@ type Agent struct {
 	db            *ovsdb.Client
 	extraWarnings func() []string
 	modes         mode.Watch
+	noneForwarded map[k8s.Family]bool // of whose Services the kernel forwards none (toForward)
 	// reversePathDrops is sysctl.ReversePathDrops at the start.
 	reversePathDrops int
 	watch            *dataplane.Watch // over all loops
@@ -145,6 +146,7 @@ func New(o Options) (*Agent, error) {
 		warned:   map[k8s.Warning]bool{},
 		settling: settling{settle: settleMemory},
 
+		noneForwarded:    map[k8s.Family]bool{},
 		reversePathDrops: sysctl.ReversePathDrops(),
 	}
 
@@ -380,6 +382,7 @@ func (a *Agent) flush(ctx context.Context) {
 	if changes.Node {
 		a.proxy.SetNode(model.Node)
 	}
+	a.forwardsMore(&changes)
 	a.metrics.Handing(changes)
 	a.startup.record(&a.startup.model)
 	for _, f := range a.followers {

@@ -54,7 +54,7 @@ func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) 
 func (a *Agent) whatDrops(ctx context.Context, f k8s.Family, legacy bool) (at string, err error) {
 	m := k8s.Model{}
 	var list []rules.Packet
-	err = a.ask(ctx, func() { m.Node, list = a.model.Node, forwarded(a.model, f) })
+	err = a.ask(ctx, func() { m.Node, list = a.model.Node, a.toForward(f) })
 	if err != nil || len(list) == 0 {
 		return "", err
 	}
@@ -71,6 +71,27 @@ func (a *Agent) whatDrops(ctx context.Context, f k8s.Family, legacy bool) (at st
 		at, err = iptables.LegacyDropsAll(ctx, f, "FORWARD")
 	}
 	return at, err
+}
+
+// toForward is forwarded of what the agent has now. It walks all Services, but not again where none was found
+// and no change of the family has come. It runs on the loop.
+func (a *Agent) toForward(f k8s.Family) []rules.Packet {
+	if a.noneForwarded[f] {
+		return nil
+	}
+	list := forwarded(a.model, f)
+	a.noneForwarded[f] = len(list) == 0
+	return list
+}
+
+// forwardsMore has the next look walk the Services of the families that changes are of.
+func (a *Agent) forwardsMore(c *k8s.Changes) {
+	if c.Node {
+		clear(a.noneForwarded)
+	}
+	for n := range c.Ports {
+		delete(a.noneForwarded, n.Family)
+	}
 }
 
 // maxForwarded bounds the Service ports that stand for all.

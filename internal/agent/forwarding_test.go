@@ -92,3 +92,40 @@ func TestForwarded(t *testing.T) {
 	count(k8s.IPv4, 1+maxForwarded)
 	count(k8s.IPv6, 0) // a family that the node has not
 }
+
+// A family without Services that the kernel forwards costs no walk over those of the other, until something of it changes.
+func TestForwardedWalks(t *testing.T) {
+	a := idle(t)
+	a.model = &k8s.Model{Ports: map[k8s.PortName]*k8s.ServicePort{}}
+	a.model.Node.IPs = []netip.Addr{netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd00::2")}
+	name := func(f k8s.Family) k8s.PortName {
+		return k8s.PortName{ServiceName: k8s.ServiceName{Namespace: "default", Name: "web"}, Family: f, Protocol: "TCP"}
+	}
+	if list := a.toForward(k8s.IPv6); len(list) != 0 {
+		t.Fatalf("without a Service: %v", list)
+	}
+	a.model.Ports[name(k8s.IPv6)] = &k8s.ServicePort{
+		ClusterEndpoints: []k8s.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:b::9]:80")}},
+		Frontends:        []k8s.Frontend{{Address: netip.MustParseAddr("fd00:40::1"), Port: 80}},
+	}
+	for _, step := range []struct {
+		what string
+		c    k8s.Changes
+		want int
+	}{
+		{"nothing has changed", k8s.Changes{}, 0},
+		{"the other family has", k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name(k8s.IPv4): nil}}, 0},
+		{"its own has", k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{name(k8s.IPv6): nil}}, 2},
+		{"nothing has changed again", k8s.Changes{}, 2},
+	} {
+		a.forwardsMore(&step.c)
+		if list := a.toForward(k8s.IPv6); len(list) != step.want {
+			t.Errorf("%s: %d packets, want %d", step.what, len(list), step.want)
+		}
+	}
+	a.noneForwarded[k8s.IPv6] = true
+	a.forwardsMore(&k8s.Changes{Node: true})
+	if list := a.toForward(k8s.IPv6); len(list) != 2 {
+		t.Errorf("the node has changed: %d packets", len(list))
+	}
+}
