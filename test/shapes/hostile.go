@@ -163,7 +163,7 @@ func CheckCost(t *testing.T, r *rand.Rand, cases int, cost func(*k8s.Size) int, 
 		h.Ports = 1
 		h.IPv6 = !h.IPv4
 		computed, pods := 0, Prefixes("10.0.0.0/8", "fd0a::/16")
-		for i := range r.IntN(2) * r.IntN(40) { // beside one of each family
+		for i := range r.IntN(4) / 3 * r.IntN(20) { // beside one of each family
 			pods = append(pods, Prefixes(fmt.Sprintf("11.%d.0.0/16", i), fmt.Sprintf("fd0b:%x::/32", i))...)
 		}
 		tracker := Tracker(k8s.Options{
