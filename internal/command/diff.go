@@ -190,7 +190,7 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		return s.DiffRules(ctx, c.Mode, serving.Everything, model)
 	}
 
-	w, err := s.want(ctx, sw, stderr)
+	w, err := s.want(ctx, mode.OVS, sw, stderr)
 	if err != nil {
 		return "", err
 	}

@@ -3,7 +3,9 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -111,5 +113,29 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// plan prints the frontends that the mode serves: on Windows nobody listens at [::1].
+func TestPlanOfMode(t *testing.T) {
+	file := t.TempDir() + "/web.yaml"
+	must(t, os.WriteFile(file, []byte(`apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  type: NodePort
+  clusterIP: fd00:40::1
+  clusterIPs: [fd00:40::1]
+  ipFamilies: [IPv6]
+  ports: [{port: 80, nodePort: 30080, protocol: TCP}]
+`), 0o600))
+	for mode, want := range map[string]bool{"ovs": true, "nftables": true, "iptables": true, "windows": false} {
+		for _, form := range []string{"json", "yaml"} {
+			out, errOut, status := say("plan", "--manifests", file, "--hostname-override", "n1", "-o", form,
+				"--nodeport-addresses", "::1/128", "--mode", mode)
+			if status != exitOK || regexp.MustCompile(`address"?: ["']?::1["']?`).MatchString(out) != want {
+				t.Errorf("mode %s, %s: status %d, %s%s", mode, form, status, out, errOut)
+			}
+		}
 	}
 }

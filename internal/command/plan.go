@@ -116,7 +116,15 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	w, err := s.want(ctx, sw, stderr)
+	by := mode.OVS
+	switch {
+	case !o.data():
+	case s.mode != mode.Auto:
+		by = s.mode
+	case runtime.GOOS == "windows":
+		by = mode.Windows
+	}
+	w, err := s.want(ctx, by, sw, stderr)
 	if err != nil {
 		return err
 	}

@@ -84,9 +84,12 @@ func (s *settings) wantTracker(
 	return t, model, changes, nil
 }
 
-// want compiles the Services of the source for this node; sw is nil if there is no switch to read facts from.
-func (s *settings) want(ctx context.Context, sw *ovsdb.Switch, stderr io.Writer) (*wanted, error) {
-	model, changes, err := s.wantModel(ctx, mode.OVS, sw != nil, stderr)
+// want compiles the Services of the source for this node, as a mode serves them; sw is nil if there is no switch
+// to read facts from.
+func (s *settings) want(
+	ctx context.Context, by mode.Mode, sw *ovsdb.Switch, stderr io.Writer,
+) (*wanted, error) {
+	model, changes, err := s.wantModel(ctx, by, sw != nil, stderr)
 	if err != nil {
 		return nil, err
 	}
