@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/api"
+	"github.com/nkp-proxy/nkp/internal/bridge"
 	"github.com/nkp-proxy/nkp/ovsdb"
 )
 
@@ -52,6 +54,9 @@ func podPorts(sw *ovsdb.Switch) []api.PodPort {
 	for _, p := range sw.Ports {
 		if !p.IsPod() {
 			continue
+		}
+		if text := bridge.Unseen(&p, sw.Bridge); text != "" {
+			p.Dead, p.LinkDown, p.Limited = nil, false, append(slices.Clip(p.Limited), text)
 		}
 		port := api.PodPort{
 			Port:      p.Name,

@@ -22,6 +22,8 @@ func (s *Settings) DeadPort(sw *ovsdb.Switch, node *k8s.Node, ip netip.Addr) (wh
 	case ok && p.OFPort == 0:
 		return fmt.Sprintf("its port %s is not on bridge %s: %s",
 			p.Name, sw.Bridge, cmp.Or(p.Error, "ovs-vswitchd has not added it")), false
+	case ok && Unseen(&p, sw.Bridge) != "":
+		return "", false
 	case ok && len(p.Dead) > 0:
 		return fmt.Sprintf("its port %s (OpenFlow port %d): %s", p.Name, p.OFPort, p.Dead[0]), false
 	case ok && p.LinkDown:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,16 +57,15 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 		if p.OFPort == 0 || !p.IsPod() && p.OFPort != uplink {
 			continue
 		}
-		for _, text := range p.Dead {
-			passes := ": nothing passes"
-			if p.Type == "" && strings.Contains(text, "admin_state") && renamed(p.Name, sw.Bridge) {
-				passes = " for ovs-vswitchd, but the node has no device of that name any more: " +
-					"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then"
+		if text := Unseen(&p, sw.Bridge); text != "" {
+			n.add(p.Name, text)
+		} else {
+			for _, text := range p.Dead {
+				n.add(p.Name, text+": nothing passes")
 			}
-			n.add(p.Name, text+passes)
-		}
-		if p.LinkDown && len(p.Dead) == 0 {
-			n.add(p.Name, "Interface.link_state is down: nothing passes")
+			if p.LinkDown && len(p.Dead) == 0 {
+				n.add(p.Name, linkDown+": nothing passes")
+			}
 		}
 		for _, text := range p.Limited {
 			if p.IsPod() {
@@ -73,6 +73,27 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 			}
 		}
 	}
+}
+
+const linkDown = "Interface.link_state is down"
+
+// Unseen returns what is wrong with a port whose device is down for ovs-vswitchd, which does not see its state
+// because the node has no device of that name any more; "": ovs-vswitchd sees it, or it is not down.
+func Unseen(p *ovsdb.Port, bridge string) string {
+	state := linkDown
+	switch {
+	case p.OFPort == 0 || p.Type != "" || len(p.Dead) > 1:
+		return ""
+	case len(p.Dead) == 1 && strings.Contains(p.Dead[0], "admin_state"):
+		state = p.Dead[0]
+	case len(p.Dead) == 1 || !p.LinkDown:
+		return ""
+	}
+	if !renamed(p.Name, bridge) {
+		return ""
+	}
+	return state + " for ovs-vswitchd, but the node has no device of that name any more: " +
+		"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then"
 }
 
 // renamed reports whether this network namespace has the bridge's device, and none of a name.
@@ -119,6 +140,9 @@ func (s *Settings) LimitedPort(sw *ovsdb.Switch, ip netip.Addr) []string {
 		return nil
 	}
 	p, _ := sw.PortByIP(ip)
+	if text := Unseen(&p, sw.Bridge); text != "" {
+		return append(slices.Clip(p.Limited), text)
+	}
 	return p.Limited
 }
 

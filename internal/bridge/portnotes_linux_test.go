@@ -8,6 +8,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
 	"github.com/nkp-proxy/nkp/test/bound"
 	"github.com/nkp-proxy/nkp/test/testbed"
@@ -24,14 +25,14 @@ func TestPortNotes(t *testing.T) {
 		ovsdb.Port{Name: "eth0", OFPort: 1, Dead: []string{"Port.status:stp_state is blocking"}, Limited: []string{"shaped, as uplinks are"}},
 		ovsdb.Port{Name: "spare", OFPort: 2, LinkDown: true},
 		ovsdb.Port{Name: "pod-a", OFPort: 3, IfaceID: "a", Type: "dpdkvhostuserclient", LinkDown: true, Dead: []string{"Interface.admin_state is down"}},
-		ovsdb.Port{Name: "pod-b", OFPort: 4, IfaceID: "b", LinkDown: true, Limited: []string{"Port.qos is q"}},
+		ovsdb.Port{Name: "lo", OFPort: 4, IfaceID: "b", LinkDown: true, Limited: []string{"Port.qos is q"}},
 		ovsdb.Port{Name: "pod-c", IfaceID: "c", LinkDown: true},
 		ovsdb.Port{Name: "pod-d", OFPort: 5, IfaceID: "d", Dead: []string{"Interface.admin_state is down"}})
 	want := []string{
 		"port eth0: Port.status:stp_state is blocking: nothing passes",
 		"port pod-a: Interface.admin_state is down: nothing passes",
-		"port pod-b: Interface.link_state is down: nothing passes",
-		"port pod-b: Port.qos is q",
+		"port lo: Interface.link_state is down: nothing passes",
+		"port lo: Port.qos is q",
 		"port pod-d: Interface.admin_state is down for ovs-vswitchd, but the node has no device of that name any more: " +
 			"if it was renamed, it is used until ovs-vswitchd restarts, which will not find it then",
 	}
@@ -78,4 +79,28 @@ func TestSwappedAddresses(t *testing.T) {
 	table = "   12     0  02:00:00:00:00:11    1\n   12     0  02:00:00:00:00:12    1\n"
 	check("learned elsewhere",
 		"port pod-a: its MAC in the database (external_ids:attached-mac, else mac_in_use) is 02:00:00:00:00:11, but the bridge has learned that at port pod-b: packets of Services to [10.0.0.11] may get lost; correct attached-mac or ip_addresses")
+}
+
+// A device that was renamed is down in the database alone: its pod is not said to be out of reach, but what to do is.
+func TestUnseenPort(t *testing.T) {
+	ip := netip.MustParseAddr("10.0.0.11")
+	var s Settings
+	for _, tc := range []struct {
+		port ovsdb.Port
+		dead bool
+	}{
+		{ovsdb.Port{Name: "renamed", OFPort: 4, Dead: []string{"Interface.admin_state is down"}, LinkDown: true}, false},
+		{ovsdb.Port{Name: "renamed", OFPort: 4, LinkDown: true}, false},
+		{ovsdb.Port{Name: "lo", OFPort: 4, LinkDown: true}, true}, // a device that there is
+		{ovsdb.Port{Name: "renamed", OFPort: 4, Dead: []string{"Port.status:stp_state is blocking"}, LinkDown: true}, true},
+		{ovsdb.Port{Name: "renamed", OFPort: 4, Type: "dpdk", Dead: []string{"Interface.admin_state is down"}}, true},
+		{ovsdb.Port{Name: "renamed", LinkDown: true, Error: "no such device"}, true},
+	} {
+		tc.port.IPs = []netip.Addr{ip}
+		sw := &ovsdb.Switch{Bridge: "lo", Exists: true, Ports: []ovsdb.Port{tc.port}}
+		why, _ := s.DeadPort(sw, &k8s.Node{}, ip)
+		if limited := s.LimitedPort(sw, ip); (why != "") != tc.dead || (len(limited) == 0) != tc.dead {
+			t.Errorf("%+v: dead %q, limited %q", tc.port, why, limited)
+		}
+	}
 }

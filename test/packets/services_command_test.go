@@ -18,6 +18,7 @@ import (
 	"github.com/nkp-proxy/nkp/test/harness"
 	"github.com/nkp-proxy/nkp/test/nightly"
 	"github.com/nkp-proxy/nkp/test/testbed"
+	"github.com/nkp-proxy/nkp/test/wait"
 )
 
 // endpointWith is an endpoint in some condition.
@@ -253,5 +254,31 @@ func TestServicesProblems(t *testing.T) {
 	out, _, _ := c.nkp("services", "clash", "--socket", c.socket())
 	if strings.Contains(out, "30008") {
 		t.Errorf("a problem of another Service is shown:\n%s", out)
+	}
+}
+
+// A pod whose device was renamed is reached, although ovs-vswitchd takes the device for down: nkp says what is to be feared.
+func TestServicesOfRenamedDevice(t *testing.T) {
+	c := newCluster(t, testbed.Options{})
+	web, device := service("web", "40.0.0.1"), c.pods[0].Interface
+	c.begin(web, slice(web, 8080, at(c.pods[0].IP4)))
+	for _, change := range [][]string{{device, "down"}, {device, "name", "renamed0"}, {"renamed0", "up"}} {
+		_, err := c.Node.Exec(c.ctx, append([]string{"ip", "link", "set"}, change...)...)
+		must(t, err)
+	}
+	wait.NoError(t, "the database to call it down", func() error {
+		if out, err := c.Vsctl("get", "Interface", device, "admin_state"); err != nil || strings.TrimSpace(out) != "down" {
+			return fmt.Errorf("%v: %s", err, out)
+		}
+		return nil
+	})
+	if a, err := c.pods[1].Ask(t.Context(), "tcp", "40.0.0.1:80"); err != nil || a.Pod != c.pods[0].Name {
+		t.Fatalf("answered by %q: %v", a.Pod, err)
+	}
+	for _, args := range [][]string{{"services", "default/web"}, {"pods"}} {
+		out, errOut, status := c.nkp(append(args, "--socket", c.socket())...)
+		if status != 0 || strings.Contains(out, "nothing reaches") || strings.Contains(out, "dead") || !strings.Contains(out, "no device of that name") {
+			t.Errorf("nkp %s: status %d: %s%s", args, status, out, errOut)
+		}
 	}
 }
