@@ -3,6 +3,9 @@ package ofctrl
 import (
 	"context"
 	"fmt"
+	"math/bits"
+
+	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
 // Counters are of flows.
@@ -17,18 +20,32 @@ type GroupCounters struct {
 }
 
 // FlowCount returns number, packets and bytes of the flows in some tables (none named: in all) whose cookie
-// is cookie in the bits of mask. Open vSwitch visits every flow of those tables for it, unless mask is full.
+// is cookie in the bits of mask. Open vSwitch visits every flow of those tables for it, unless mask is full, or
+// but for one bit (byIndex).
 func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64, tables ...uint8) (Counters, error) {
 	if len(tables) == 0 {
 		tables = []uint8{allTables}
 	}
 	var out Counters
-	err := c.aggregate(ctx, len(tables), func(b []byte, i int) ([]byte, error) {
-		return flowRequest(b, tables[i], cookie, mask)
+	of := byIndex(cookie, mask)
+	err := c.aggregate(ctx, len(tables)*len(of), func(b []byte, i int) ([]byte, error) {
+		k := of[i%len(of)]
+		return flowRequest(b, tables[i/len(of)], k.Cookie, k.Mask)
 	}, func(n Counters) {
 		out.Flows, out.Packets, out.Bytes = out.Flows+n.Flows, out.Packets+n.Packets, out.Bytes+n.Bytes
 	})
 	return out, err
+}
+
+// byIndex divides a question for a cookie with one bit that may have either value into one for each whole
+// cookie: Open vSwitch has an index of these, and otherwise visits all flows of a table (ofproto/ofproto.c,
+// collect_rules_loose).
+func byIndex(cookie, mask uint64) []flow.Cookies {
+	const whole = ^uint64(0)
+	if either := ^mask; bits.OnesCount64(either) == 1 {
+		return []flow.Cookies{{Cookie: cookie, Mask: whole}, {Cookie: cookie | either, Mask: whole}}
+	}
+	return []flow.Cookies{{Cookie: cookie, Mask: mask}}
 }
 
 // CookieCounts returns how many flows of a table have each of the cookies.

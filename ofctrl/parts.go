@@ -17,17 +17,26 @@ var wholeSize = 256 * partSize // changed by tests
 // maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
 const maxParts = 32
 
-// ownFlows reads nkp's own flows: all at once, or those of each table by themselves if there are pauses or
-// they are too many.
+// ownFlows reads nkp's own flows: all at once, or those of each table by themselves if they are too many, or if
+// there are pauses and no index leads to the flows.
 func (r *reading) ownFlows(ctx context.Context, c *Conn) error {
-	size := partSize
-	if r.pause == nil {
-		counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask)
+	all := flow.Cookies{Cookie: r.filter.Cookie, Mask: r.filter.CookieMask}
+	of, size := byIndex(all.Cookie, all.Mask), wholeSize
+	if r.pause != nil {
+		size = partSize
+	}
+	if r.pause == nil || of[0].Mask == ^uint64(0) {
+		counted, err := c.FlowCount(ctx, all.Cookie, all.Mask)
 		if err != nil {
 			return err
 		}
-		if size = wholeSize; counted.Flows <= uint64(size) {
-			return r.ownOfTable(ctx, c, allTables, int(counted.Flows), size)
+		if n := int(counted.Flows); n <= wholeSize {
+			for _, cookies := range of {
+				if err := r.ownOfTable(ctx, c, allTables, cookies, n, wholeSize); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 	}
 
@@ -38,7 +47,7 @@ func (r *reading) ownFlows(ctx context.Context, c *Conn) error {
 	for t, n := range sizes {
 		own := int(n)
 		if own > size { // most of them may be others', or pins
-			counted, err := c.FlowCount(ctx, r.filter.Cookie, r.filter.CookieMask, uint8(t))
+			counted, err := c.FlowCount(ctx, all.Cookie, all.Mask, uint8(t))
 			if err != nil {
 				return err
 			}
@@ -47,25 +56,27 @@ func (r *reading) ownFlows(ctx context.Context, c *Conn) error {
 		if own == 0 {
 			continue
 		}
-		if err := r.ownOfTable(ctx, c, uint8(t), own, size); err != nil {
+		if err := r.ownOfTable(ctx, c, uint8(t), all, own, size); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ownOfTable reads the own flows of a table that holds about n of them, in parts of about size by the low
-// bits of their cookies.
-func (r *reading) ownOfTable(ctx context.Context, c *Conn, table uint8, n, size int) error {
+// ownOfTable reads the own flows of a table with some cookies, about n of them, in parts of about size by the
+// low bits of their cookies.
+func (r *reading) ownOfTable(
+	ctx context.Context, c *Conn, table uint8, of flow.Cookies, n, size int,
+) error {
 	r.expected += n
 	parts := 1
-	for parts*size < n && parts < maxParts && r.filter.CookieMask&uint64(parts) == 0 {
+	for parts*size < n && parts < maxParts && of.Mask&uint64(parts) == 0 {
 		parts *= 2
 	}
 
 	for i := range uint64(parts) {
 		err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
-			return flowRequest(b, table, r.filter.Cookie|i, r.filter.CookieMask|uint64(parts-1))
+			return flowRequest(b, table, of.Cookie|i, of.Mask|uint64(parts-1))
 		}, r.flowReply)
 		if err == nil && r.pause != nil {
 			err = r.pause()

@@ -158,13 +158,9 @@ func (p *Plane) PortCounters(
 		return 0, counters, err
 	}
 	cookie, mask, _, _ := p.set.Layout.PortObjects(id)
-	// Flows that drop have the bit, and Open vSwitch finds whole cookies by an index.
-	for _, c := range []uint64{cookie, cookie | ^mask} {
-		sum, err := conn.FlowCount(ctx, c, ^uint64(0), p.set.Layout.FrontendTable())
-		if err != nil {
-			return 0, counters, err
-		}
-		first += sum.Packets
+	sum, err := conn.FlowCount(ctx, cookie, mask, p.set.Layout.FrontendTable())
+	if err != nil {
+		return 0, counters, err
 	}
 	flows, err := conn.TableCounters(ctx, p.set.Layout.CounterTable(), cookie, ^uint64(0))
 	if err != nil {
@@ -172,7 +168,7 @@ func (p *Plane) PortCounters(
 	}
 	all := map[k8s.PortName]k8s.Counters{}
 	err = p.ask(ctx, func() { addUp(all, flows, p.prog.compiler.Tally) })
-	return first, all[name], err
+	return sum.Packets, all[name], err
 }
 
 // errNoFlows is the error of a Service port that the pipeline does not serve.
