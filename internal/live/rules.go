@@ -47,13 +47,6 @@ type walker struct {
 	service string          // the first Service whose chain it came to, as the rule's comment names it
 }
 
-// outcome is one path that a packet can take.
-type outcome struct {
-	target   string // DNAT, REJECT, DROP or ACCEPT
-	endpoint string // of DNAT
-	marked   bool   // to be masqueraded
-}
-
 // Compare follows the packet through the chains that lead to Services, and compares that with the model's
 // answer, in r.Live. What rules of others do with the packet it asks Others.
 func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
@@ -88,7 +81,10 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 		return err
 	}
 	if list := deliveries(passed); len(list) > 0 {
-		w.judge(l, r, list)
+		if r.Verdict == trace.Deliver && w.service != "" && w.service != r.Service {
+			l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
+		}
+		judgeDelivery(l, r, q.From.Addr(), list)
 	}
 	addKernelConnections("iptables", s.Connections, q, r)
 	if r.Verdict == trace.Deliver {
@@ -100,16 +96,10 @@ func (s *Rules) Compare(q trace.Question, r *trace.Result) error {
 // followForeign compares what the rules of other programs do with a packet that Services' chains translate
 // to one of the endpoints of paths, if any. It returns as Tables.followForeign does.
 func (s *Rules) followForeign(
-	q trace.Question, r *trace.Result, paths []outcome,
+	q trace.Question, r *trace.Result, paths []rules.Path,
 ) (passed []rules.Path, mayDrop bool, err error) {
 	p := s.Others.packet(q, r)
-	p.IPTables = &rules.IPTables{Mark: s.mark()}
-	for _, o := range paths {
-		if at, err := netip.ParseAddrPort(o.endpoint); err == nil {
-			p.IPTables.Paths = append(p.IPTables.Paths, rules.Path{Endpoint: at, Masquerade: o.marked})
-		}
-	}
-
+	p.IPTables = &rules.IPTables{Mark: s.mark(), Paths: paths}
 	nat := maps.Clone(s.Tables["nat"])
 	withoutServices(nat, len(paths) > 0)
 	return s.Others.followForeign(p, nat, q, r)
@@ -179,17 +169,12 @@ func (w *walker) isLocal(ip netip.Addr) bool {
 }
 
 // nat returns the translations that the packet may meet.
-func (w *walker) nat(fromNode bool) (paths []outcome) {
+func (w *walker) nat(fromNode bool) []rules.Path {
 	base := "PREROUTING"
 	if fromNode {
 		base = "OUTPUT"
 	}
-	for _, o := range w.base("nat", base) {
-		if o.target == "DNAT" {
-			paths = append(paths, o)
-		}
-	}
-	return paths
+	return deliveries(w.base("nat", base))
 }
 
 // filter returns the verdict of the filter table on a packet that was not translated.
@@ -208,15 +193,8 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 	}
 
 	for _, base := range bases {
-		for _, o := range w.base("filter", base) {
-			switch o.target {
-			case "REJECT":
-				return trace.Reject
-			case "DROP":
-				return trace.Drop
-			case "ACCEPT":
-				return trace.Untouched
-			}
+		if ended := w.base("filter", base); len(ended) > 0 {
+			return verdictOf(ended[:1])
 		}
 	}
 
@@ -224,20 +202,19 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 	return trace.Untouched
 }
 
-// base follows the rules of a built-in chain that jump to Kubernetes' chains.
-func (w *walker) base(table, chain string) (all []outcome) {
+// base follows the rules of a built-in chain that jump to Kubernetes' chains, up to the first whose chains end
+// the packet's path.
+func (w *walker) base(table, chain string) []rules.Path {
 	for _, text := range w.Tables[table][chain] {
 		r := newRule(text)
 		if !strings.HasPrefix(r.target, servicesPrefix) || r.holds(w, false) == no {
 			continue
 		}
-		ended, _ := w.chain(table, r.target, false, 0)
-		all = append(all, ended...)
-		if len(ended) > 0 {
-			return all
+		if ended, _ := w.chain(table, r.target, false, 0); len(ended) > 0 {
+			return ended
 		}
 	}
-	return all
+	return nil
 }
 
 // maxDepth bounds how deep chains may call each other; Services' go four deep.
@@ -245,7 +222,7 @@ const maxDepth = 16
 
 // chain follows a chain. It returns the outcomes that end in it, and the marks that a packet may have when it
 // leaves it.
-func (w *walker) chain(table, name string, marked bool, depth int) (ended []outcome, leaves []bool) {
+func (w *walker) chain(table, name string, marked bool, depth int) (ended []rules.Path, leaves []bool) {
 	if depth > maxDepth {
 		return nil, []bool{marked}
 	}
@@ -283,6 +260,11 @@ func (w *walker) chain(table, name string, marked bool, depth int) (ended []outc
 	return ended, leaves
 }
 
+// targetVerdicts are the targets that end a packet's path.
+var targetVerdicts = map[string]rules.Verdict{
+	"ACCEPT": rules.Accepted, "DROP": rules.Dropped, "REJECT": rules.Rejected,
+}
+
 // jump executes a rule's target. It returns the outcomes that end there, the marks with which the packet goes
 // on to the next rule, and those with which it leaves the chain.
 func (w *walker) jump(
@@ -290,7 +272,7 @@ func (w *walker) jump(
 	r *rule,
 	marked bool,
 	depth int,
-) (ended []outcome, next, left []bool) {
+) (ended []rules.Path, next, left []bool) {
 	switch r.target {
 	case "":
 		return nil, []bool{marked}, nil
@@ -300,10 +282,14 @@ func (w *walker) jump(
 		clears := strings.HasPrefix(r.option("--set-xmark"), "0x0/")
 		return nil, []bool{!clears}, nil
 	case "DNAT":
-		return []outcome{{"DNAT", r.option("--to-destination"), marked}}, nil, nil
+		endpoint, err := netip.ParseAddrPort(r.option("--to-destination"))
+		if err != nil {
+			return nil, []bool{marked}, nil // a whole range, which no Service has
+		}
+		return []rules.Path{{Endpoint: endpoint, Masquerade: marked}}, nil, nil
 	case "ACCEPT", "DROP", "REJECT":
 		w.step("%s %s: %s", table, chain, r.text)
-		return []outcome{{target: r.target}}, nil, nil
+		return []rules.Path{{Verdict: targetVerdicts[r.target]}}, nil, nil
 	}
 
 	if _, ok := w.Tables[table][r.target]; !ok {
@@ -335,37 +321,23 @@ func (w *walker) step(format string, args ...any) {
 	}
 }
 
-// judge compares where the rules deliver the packet with what the model says.
-func (w *walker) judge(l *trace.Live, r *trace.Result, paths []outcome) {
-	if r.Verdict == trace.Deliver && w.service != "" && w.service != r.Service {
-		l.Differ("the rules have the packet for %s, the model for %s", w.service, r.Service)
-	}
-	judgeDelivery(l, r, w.src, paths)
-}
-
 // judgeDelivery compares the endpoints and the masquerading of the paths that a client's packet can take with
 // what the model says.
-func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, paths []outcome) {
+func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, paths []rules.Path) {
 	var endpoints []string
-	masquerade := trace.Always
-	hairpin := false
-	for _, o := range paths {
-		endpoints = append(endpoints, o.endpoint)
-		at, err := netip.ParseAddrPort(o.endpoint)
-		itself := err == nil && at.Addr() == client
-		hairpin = hairpin || itself && o.marked
-		if !itself && !o.marked {
-			masquerade = trace.Never
-		}
+	all, hairpin := true, false // whether all are masqueraded, and the client's own endpoint is
+	for _, w := range paths {
+		endpoints = append(endpoints, w.Endpoint.String())
+		all = all && w.Masquerade
+		hairpin = hairpin || w.Masquerade && w.Endpoint.Addr() == client
 	}
 
-	isUnmarked := func(o outcome) bool { return !o.marked }
-	if all := !slices.ContainsFunc(paths, isUnmarked); masquerade == trace.Always && all {
-		if hairpin && r.Masquerade == trace.Hairpin { // the client is the only endpoint: both words fit
-			masquerade = trace.Hairpin
-		}
-	} else if masquerade = trace.Never; hairpin {
+	masquerade := trace.Never
+	switch {
+	case hairpin && (!all || r.Masquerade == trace.Hairpin): // for a client that is all endpoints both words fit
 		masquerade = trace.Hairpin
+	case all:
+		masquerade = trace.Always
 	}
 
 	slices.Sort(endpoints)

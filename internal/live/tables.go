@@ -139,10 +139,10 @@ func (s *Tables) followForeign(
 }
 
 // deliveries returns the paths that end at an endpoint.
-func deliveries(paths []rules.Path) (list []outcome) {
+func deliveries(paths []rules.Path) (list []rules.Path) {
 	for _, w := range paths {
 		if w.Verdict == rules.Accepted && w.Endpoint.IsValid() {
-			list = append(list, outcome{"DNAT", w.Endpoint.String(), w.Masquerade})
+			list = append(list, w)
 		}
 	}
 	return list
