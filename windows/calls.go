@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -41,10 +42,8 @@ func (c *calls) note(call string, err error) {
 func (c *calls) get() map[string]CallCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := make(map[string]CallCount, len(c.of))
-	for call, n := range c.of {
-		m[call] = n
-	}
+	m := map[string]CallCount{}
+	maps.Copy(m, c.of)
 	return m
 }
 

@@ -183,14 +183,18 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 	case mode.Windows:
 		return s.diffHNS(ctx, stderr)
 	case mode.IPTables, mode.NFTables:
-		model, _, err := s.wantModel(ctx, c.Mode, true, stderr)
+		wanted, err := s.desired(ctx, c.Mode, true, stderr)
 		if err != nil {
 			return "", err
 		}
-		return s.DiffRules(ctx, c.Mode, serving.Everything, model)
+		return s.DiffRules(ctx, c.Mode, serving.Everything, wanted.model)
 	}
 
-	w, err := s.want(ctx, mode.OVS, sw, stderr)
+	wanted, err := s.desired(ctx, mode.OVS, sw != nil, stderr)
+	if err != nil {
+		return "", err
+	}
+	compiler, _, err := s.compile(wanted, sw)
 	if err != nil {
 		return "", err
 	}
@@ -201,13 +205,13 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 	}
 	defer conn.Close()
 
-	d, err := s.Compare(ctx, conn, sw, w.compiler)
+	d, err := s.Compare(ctx, conn, sw, compiler)
 	if err != nil {
 		return "", err
 	}
 	text := d.Text()
 
-	scope, ok := s.IPTablesScope(s.HostTrafficFor(w.model, sw))
+	scope, ok := s.IPTablesScope(s.HostTrafficFor(wanted.model, sw))
 	if !ok {
 		return text, nil
 	}
@@ -216,6 +220,6 @@ func (s *settings) diffHere(ctx context.Context, stderr io.Writer) (string, erro
 		return text, nil
 	}
 
-	beside, err := s.DiffRules(ctx, m, scope, w.model)
+	beside, err := s.DiffRules(ctx, m, scope, wanted.model)
 	return text + beside, err
 }

@@ -62,11 +62,11 @@ func (s *settings) diffHNS(ctx context.Context, stderr io.Writer) (string, error
 	if err != nil {
 		return "", usageError("%w", err)
 	}
-	model, changes, err := s.wantModel(ctx, mode.Windows, true, stderr)
+	d, err := s.desired(ctx, mode.Windows, true, stderr)
 	if err != nil {
 		return "", err
 	}
-	plane.Update(model, changes)
+	plane.Update(d.model, d.changes)
 	return plane.Diff(ctx)
 }
 

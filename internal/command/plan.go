@@ -124,7 +124,11 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	case runtime.GOOS == "windows":
 		by = mode.Windows
 	}
-	w, err := s.want(ctx, by, sw, stderr)
+	d, err := s.desired(ctx, by, sw != nil, stderr)
+	if err != nil {
+		return err
+	}
+	compiler, warnings, err := s.compile(d, sw)
 	if err != nil {
 		return err
 	}
@@ -133,20 +137,21 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 	defer out.Flush()
 	if o.data() {
 		router := k8s.Router{
-			Detector: w.model.Detector, NodeIPs: w.model.Node.IPs, MasqueradeAll: s.MasqueradeAll,
+			Detector: d.model.Detector, NodeIPs: d.model.Node.IPs, MasqueradeAll: s.MasqueradeAll,
 			Loopback: s.Fallback.LocalhostNodePorts,
 		}
-		return o.write(out, w.model.View(&router))
+		return o.write(out, d.model.View(&router))
 	}
 
-	for _, text := range w.warnings {
+	for _, text := range warnings {
 		fmt.Fprintf(stderr, "nkp: warning: %s\n", text)
 	}
 
 	if o.format == "ofctl" {
-		return pipeline.WriteBundle(out, w.compiler.State())
+		return pipeline.WriteBundle(out, compiler.State())
 	}
-	return w.writeText(out)
+	writePlan(out, d.model, compiler)
+	return nil
 }
 
 // planRules prints the plan for a data plane other than the bridge.
@@ -157,12 +162,12 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 	if output == "hcn" {
 		by = mode.Windows
 	}
-	model, _, err := s.wantModel(ctx, by, false, stderr)
+	d, err := s.desired(ctx, by, false, stderr)
 	if err != nil {
 		return err
 	}
 	if output == "hcn" {
-		return s.planHNS(model, stdout, stderr)
+		return s.planHNS(d.model, stdout, stderr)
 	}
 	scope := serving.Everything
 	if s.mode == mode.OVS {
@@ -171,18 +176,17 @@ func (s *settings) planRules(ctx context.Context, output string, stdout, stderr 
 	text := ""
 	if output == "nft" {
 		o := s.NFTablesOptions(scope)
-		text = nftables.Plan(model, o.Config, o.Settings)
+		text = nftables.Plan(d.model, o.Config, o.Settings)
 	} else {
-		text = rules.Plan(model, s.IPTablesOptions(scope).Config)
+		text = rules.Plan(d.model, s.IPTablesOptions(scope).Config)
 	}
 	_, err = io.WriteString(stdout, text)
 	return err
 }
 
-// writeText prints the plan for people: Service by Service, then what they share.
-func (w *wanted) writeText(out io.Writer) error {
-	view := w.model.View(nil)
-	state := w.compiler.State()
+// writePlan prints the plan for people: Service by Service, then what they share.
+func writePlan(out io.Writer, model *k8s.Model, compiler *pipeline.Compiler) {
+	view, state := model.View(nil), compiler.State()
 	fmt.Fprintf(out, "node %s: %s, %s, %s\n", view.Node, dataplane.Count(len(view.Services), "Service port"),
 		dataplane.Count(len(state.Flows), "flow"), dataplane.Count(len(state.Groups), "group"))
 
@@ -207,7 +211,7 @@ func (w *wanted) writeText(out io.Writer) error {
 			fmt.Fprintf(out, "  %-12s %s port %d, policy %s: %s\n", f.Type, at, f.Port, f.Policy, outcome(f))
 		}
 
-		flows, groups := w.compiler.Objects(portName(sv))
+		flows, groups := compiler.Objects(portName(sv))
 		for _, g := range groups {
 			fmt.Fprintf(out, "    %s\n", g.Head())
 			for _, b := range g.Buckets {
@@ -234,7 +238,6 @@ func (w *wanted) writeText(out io.Writer) error {
 			fmt.Fprintf(out, "    %s\n", f)
 		}
 	}
-	return nil
 }
 
 func outcome(f k8s.FrontendView) string {

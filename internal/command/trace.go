@@ -20,7 +20,6 @@ import (
 	"github.com/nkp-proxy/nkp/internal/trace"
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ovsdb"
-	"github.com/nkp-proxy/nkp/pipeline"
 	"github.com/nkp-proxy/nkp/pipeline/flow"
 )
 
@@ -237,18 +236,18 @@ func (s *settings) trace(
 	if by == mode.Auto {
 		by = mode.OVS // auto takes it where there is a bridge
 	}
-	t, model, _, err := s.wantTracker(ctx, by, false, stderr)
+	d, err := s.desired(ctx, by, false, stderr)
 	if err != nil {
 		return nil, err
 	}
-	q, names, err := s.resolveNames(ctx, nil, model, ends)
+	q, names, err := s.resolveNames(ctx, nil, d.model, ends)
 	if err != nil {
 		return nil, err
 	}
-	r := trace.Explain(s.traceCluster(t, model), q)
+	r := trace.Explain(s.traceCluster(d), q)
 	r.Steps = append(names, r.Steps...)
 	if ask.Reply {
-		r.ExplainReply(q, &model.Node)
+		r.ExplainReply(q, &d.model.Node)
 	}
 	return r, nil
 }
@@ -269,9 +268,9 @@ func (s *settings) resolveNames(
 	return ends.Resolve(model, pod)
 }
 
-func (s *settings) traceCluster(t *k8s.Tracker, m *k8s.Model) trace.Cluster {
+func (s *settings) traceCluster(d *desired) trace.Cluster {
 	c := trace.Cluster{
-		Tracker: t, Model: m, MasqueradeAll: s.MasqueradeAll,
+		Tracker: d.tracker, Model: d.model, MasqueradeAll: s.MasqueradeAll,
 		LocalhostNodePorts: s.Fallback.LocalhostNodePorts, Uplink: s.Uplink,
 	}
 	switch s.mode {
@@ -301,17 +300,18 @@ func (s *settings) traceHere(
 	}
 	defer c.close()
 
-	t, model, changes, err := s.wantTracker(ctx, c.Mode, true, stderr)
+	d, err := s.desired(ctx, c.Mode, true, stderr)
 	if err != nil {
 		return nil, err
 	}
+	model := d.model
 
 	q, names, err := s.resolveNames(ctx, sw, model, ends)
 	if err != nil {
 		return nil, err
 	}
 
-	cluster := s.traceCluster(t, model)
+	cluster := s.traceCluster(d)
 	q.In, cluster.Uplink = s.PortNames(sw, q.In)
 	if c.Mode == mode.OVS {
 		cluster.NodeBeside = s.NodeBeside(model, sw)
@@ -345,25 +345,22 @@ func (s *settings) traceHere(
 		return r, s.CompareRules(ctx, m, scope, model, q, r)
 	}
 
-	return r, s.compareBridge(ctx, sw, model, changes, q, r)
+	return r, s.compareBridge(ctx, sw, d, q, r)
 }
 
 // compareBridge compares the explanation with the path of the packet through the bridge.
 func (s *settings) compareBridge(
-	ctx context.Context, sw *ovsdb.Switch, model *k8s.Model, changes k8s.Changes, q trace.Question,
-	r *trace.Result,
+	ctx context.Context, sw *ovsdb.Switch, d *desired, q trace.Question, r *trace.Result,
 ) error {
 	ls, err := s.LiveSwitch(sw)
 	if err != nil {
 		return err
 	}
 
-	cfg, _ := s.PipelineConfig(model, sw)
-	compiler, err := pipeline.NewCompiler(cfg)
+	compiler, _, err := s.compile(d, sw)
 	if err != nil {
 		return err
 	}
-	compiler.Update(changes.Ports)
 
 	conn, err := s.connectSwitch(ctx)
 	if err != nil {
@@ -371,14 +368,14 @@ func (s *settings) compareBridge(
 	}
 	defer conn.Close()
 
-	ls.Config = cfg
+	ls.Config = compiler.Config()
 	ls.Owner = func(_ context.Context, id uint32) (k8s.PortName, bool) { return compiler.Owner(uint64(id)) }
 	ls.Installed = func(ctx context.Context, id uint32) (*flow.State, error) {
 		return bridge.ReadInstalled(ctx, conn, s.Layout, id)
 	}
 	ls.Diff = func(ctx context.Context) (*live.Differences, error) {
-		d, err := s.Compare(ctx, conn, sw, compiler)
-		return agent.LiveDifferences(&d), err
+		found, err := s.Compare(ctx, conn, sw, compiler)
+		return agent.LiveDifferences(&found), err
 	}
 	ls.Returns = func(ctx context.Context, sent []netip.Addr) (string, error) {
 		return s.WhyReturns(ctx, conn, sent)
@@ -387,7 +384,7 @@ func (s *settings) compareBridge(
 	if err := ls.Compare(ctx, q, r); err != nil {
 		return err
 	}
-	return s.CompareOwn(ctx, model, q, r)
+	return s.CompareOwn(ctx, d.model, q, r)
 }
 
 // print prints the answer. If the installed rules or the probe do not agree, the exit status is 1.
@@ -400,11 +397,11 @@ func (f *traceFlags) print(w io.Writer, r *trace.Result) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.status(r)
+	return agreement(r)
 }
 
-// status returns the error that sets the exit status.
-func (f *traceFlags) status(r *trace.Result) error {
+// agreement returns the error that sets the exit status if what is installed, or a probe, does not agree.
+func agreement(r *trace.Result) error {
 	if !r.Agrees() {
 		return &exitError{exitFailure, nil}
 	}

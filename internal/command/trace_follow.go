@@ -114,5 +114,5 @@ func (f *traceFlags) follow(
 	for _, line := range r.Follow.Summary {
 		say(line)
 	}
-	return f.status(r)
+	return agreement(r)
 }

@@ -14,11 +14,12 @@ const (
 	tosControl = 0xc0
 )
 
+// Flags of TCP (RFC 9293 §3.1).
 const (
 	flagFIN = 1 << 0
-	flagSYN = 1 << 1
-	flagRST = 1 << 2
-	flagACK = 1 << 4
+	FlagSYN = 1 << 1
+	FlagRST = 1 << 2
+	FlagACK = 1 << 4
 )
 
 // reset appends the segment that a closed port sends (RFC 9293 §3.10.7.1).
@@ -32,20 +33,20 @@ func (p *packet) reset(out []byte) ([]byte, error) {
 	switch flags := t[13]; {
 	case header < 20 || header > p.l4len:
 		return nil, ErrTruncated
-	case flags&flagRST != 0:
+	case flags&FlagRST != 0:
 		return nil, ErrReset
 	case p.fragment: // its length, which the answer acknowledges, is not known
 		return nil, ErrFragment
 	}
 
 	var seq, ack uint32
-	flags := byte(flagRST)
-	if t[13]&flagACK != 0 {
+	flags := byte(FlagRST)
+	if t[13]&FlagACK != 0 {
 		seq = be32(t[8:])
 	} else {
-		flags |= flagACK
+		flags |= FlagACK
 		ack = be32(t[4:]) + uint32(p.l4len-header)
-		if t[13]&flagSYN != 0 {
+		if t[13]&FlagSYN != 0 {
 			ack++
 		}
 		if t[13]&flagFIN != 0 {

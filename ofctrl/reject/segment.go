@@ -8,13 +8,6 @@ import (
 
 const protoUDP = 17
 
-// Flags of Segment (RFC 9293 §3.1).
-const (
-	FlagSYN = flagSYN
-	FlagRST = flagRST
-	FlagACK = flagACK
-)
-
 // Segment is a TCP segment or a UDP datagram without data.
 type Segment struct {
 	EthSrc, EthDst [6]byte

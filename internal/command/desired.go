@@ -19,31 +19,20 @@ import (
 // askTimeout bounds how long a command waits for the switch or its database.
 const askTimeout = 30 * time.Second
 
-// wanted is what should be on the switch, worked out without an agent.
-type wanted struct {
-	model    *k8s.Model
-	compiler *pipeline.Compiler
-	warnings []string
+// desired is what should be installed on this node, computed from the source without an agent.
+type desired struct {
+	tracker *k8s.Tracker
+	model   *k8s.Model
+	changes k8s.Changes // from nothing to the model
 }
 
-// wantModel reads the source once and computes the model for this node. local reports whether nkp runs on
-// that node, so that its interfaces' addresses count. It prints the problems of the source to stderr, a line
-// each, and fails if one is an error.
-func (s *settings) wantModel(
-	ctx context.Context, by mode.Mode, local bool, stderr io.Writer,
-) (*k8s.Model, k8s.Changes, error) {
-	_, model, changes, err := s.wantTracker(ctx, by, local, stderr)
-	return model, changes, err
-}
-
-// wantTracker is wantModel for callers that also need the tracker.
-func (s *settings) wantTracker(
-	ctx context.Context, by mode.Mode, local bool, stderr io.Writer,
-) (*k8s.Tracker, *k8s.Model, k8s.Changes, error) {
-	var none k8s.Changes
+// desired reads the source once and computes the model for this node. local reports whether nkp runs on that
+// node, so that its interfaces' addresses count. It prints the problems of the source to stderr, a line each,
+// and fails if one is an error.
+func (s *settings) desired(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*desired, error) {
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
-		return nil, nil, none, err
+		return nil, err
 	}
 
 	for _, w := range problems.Warnings {
@@ -57,14 +46,14 @@ func (s *settings) wantTracker(
 		if n := len(problems.Errors); n > 1 {
 			what = fmt.Sprintf("%d errors", n)
 		}
-		return nil, nil, none, fmt.Errorf("%s in the input; nothing was planned", what)
+		return nil, fmt.Errorf("%s in the input; nothing was planned", what)
 	}
 
 	t := k8s.NewTracker(s.TrackerOptions(by))
 	if local {
 		ips, err := s.LocalAddresses(by)
 		if err != nil {
-			return nil, nil, none, fmt.Errorf("the node's addresses: %w", err)
+			return nil, fmt.Errorf("the node's addresses: %w", err)
 		}
 		t.SetLocalAddresses(ips)
 	}
@@ -81,25 +70,17 @@ func (s *settings) wantTracker(
 			s.NodeName, strings.Join(nodes[:min(len(nodes), 5)], ", "))
 	}
 
-	return t, model, changes, nil
+	return &desired{t, model, changes}, nil
 }
 
-// want compiles the Services of the source for this node, as a mode serves them; sw is nil if there is no switch
-// to read facts from.
-func (s *settings) want(
-	ctx context.Context, by mode.Mode, sw *ovsdb.Switch, stderr io.Writer,
-) (*wanted, error) {
-	model, changes, err := s.wantModel(ctx, by, sw != nil, stderr)
-	if err != nil {
-		return nil, err
+// compile compiles the model for the bridge; sw is nil if there is no switch to read facts from.
+func (s *settings) compile(d *desired, sw *ovsdb.Switch) (c *pipeline.Compiler, warnings []string, err error) {
+	cfg, warnings := s.PipelineConfig(d.model, sw)
+	if c, err = pipeline.NewCompiler(cfg); err != nil {
+		return nil, nil, err
 	}
-	cfg, warnings := s.PipelineConfig(model, sw)
-	c, err := pipeline.NewCompiler(cfg)
-	if err != nil {
-		return nil, err
-	}
-	c.Update(changes.Ports)
-	return &wanted{model: model, compiler: c, warnings: append(warnings, c.Missing()...)}, nil
+	c.Update(d.changes.Ports)
+	return c, append(warnings, c.Missing()...), nil
 }
 
 func nodeNames(objects []k8s.Change) []string {
