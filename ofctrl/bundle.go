@@ -26,23 +26,19 @@ const (
 	bundleFlags uint16 = 1<<0 | 1<<1 // atomic, ordered
 )
 
-// item is one message of a bundle.
+// item is one message of a bundle: it sets or deletes an object, or sets a part of a group.
 type item struct {
-	kind  itemKind
-	index int32 // of the object in its slice of the Delta
-	part  int32 // of a group that is sent in parts
+	object any   // as in Rejection, or the flow.Cookies of flows that are cleared
+	set    bool  // not delete
+	part   int32 // of a group in parts
 }
 
-type itemKind uint8
-
-const (
-	clearFlows itemKind = iota
-	setGroup
-	setFlow
-	delFlow
-	delLearned
-	delGroup
-)
+func (it item) op() Op {
+	if it.set {
+		return OpSet
+	}
+	return OpDel
+}
 
 // bundle is one bundle on its way. Transaction ids by index: 0 opens, 1 to n add, n+1 closes, n+2 commits,
 // n+3 discards.
@@ -52,7 +48,7 @@ type bundle struct {
 	id    uint32
 	call  *call
 	items []item
-	parts map[int32][][]flow.Bucket // of the groups that are sent in parts
+	parts map[*flow.Group][][]flow.Bucket // of the groups that are sent in parts
 	res   Result
 	start time.Time
 
@@ -160,15 +156,16 @@ func (b *bundle) plan() *TxError {
 		len(d.Clear)+len(d.SetGroups)+len(d.SetFlows)+
 			len(d.DelFlows)+len(d.DelLearned)+len(d.DelGroups))
 	limit := b.c.opts.maxMessage
+	add := func(object any, set bool) { b.items = append(b.items, item{object: object, set: set}) }
 
-	for i := range d.Clear {
-		b.items = append(b.items, item{kind: clearFlows, index: int32(i)})
+	for _, c := range d.Clear {
+		add(c, false)
 	}
 
-	for i, g := range d.SetGroups {
+	for _, g := range d.SetGroups {
 		switch n := g.EncodedSize(); {
 		case n <= min(limit, maxMessage-64): // by far the most common case, and surely not too wide
-			b.items = append(b.items, item{kind: setGroup, index: int32(i)})
+			add(g, true)
 		case g.TooWide():
 			tx.Rejected = append(tx.Rejected, Rejection{
 				Op:     OpSet,
@@ -176,72 +173,53 @@ func (b *bundle) plan() *TxError {
 				Cause:  fmt.Errorf("%w: %d buckets in %d bytes", ErrGroupTooWide, len(g.Buckets), n),
 			})
 		default:
-			parts := g.Parts(limit)
 			if b.parts == nil {
-				b.parts = map[int32][][]flow.Bucket{}
+				b.parts = map[*flow.Group][][]flow.Bucket{}
 			}
-			b.parts[int32(i)] = parts
-			for k := range parts {
-				b.items = append(b.items, item{kind: setGroup, index: int32(i), part: int32(k)})
+			b.parts[g] = g.Parts(limit)
+			for k := range b.parts[g] {
+				b.items = append(b.items, item{object: g, set: true, part: int32(k)})
 			}
 		}
 	}
 
-	for _, s := range [...]struct {
-		kind itemKind
-		n    int
-	}{
-		{setFlow, len(d.SetFlows)},
-		{delFlow, len(d.DelFlows)},
-		{delLearned, len(d.DelLearned)},
-		{delGroup, len(d.DelGroups)},
-	} {
-		for i := range s.n {
-			b.items = append(b.items, item{kind: s.kind, index: int32(i)})
-		}
+	for _, f := range d.SetFlows {
+		add(f, true)
 	}
-
+	for _, f := range d.DelFlows {
+		add(f, false)
+	}
+	for _, l := range d.DelLearned {
+		add(l, false)
+	}
+	for _, id := range d.DelGroups {
+		add(GroupID(id), false)
+	}
 	return tx
-}
-
-// object returns the operation and the object of an item.
-func (b *bundle) object(it item) (Op, any) {
-	switch it.kind {
-	case clearFlows:
-		return OpDel, b.d.Clear[it.index]
-	case setGroup:
-		return OpSet, b.d.SetGroups[it.index]
-	case setFlow:
-		return OpSet, b.d.SetFlows[it.index]
-	case delFlow:
-		return OpDel, b.d.DelFlows[it.index]
-	case delLearned:
-		return OpDel, b.d.DelLearned[it.index]
-	}
-	return OpDel, GroupID(b.d.DelGroups[it.index])
 }
 
 // encode appends one item as the message inside a bundle.
 func (b *bundle) encode(buf []byte, it item, xid uint32) ([]byte, error) {
-	e, d := b.c.encoder, b.d
-	switch it.kind {
-	case clearFlows:
-		return e.clear(buf, xid, d.Clear[it.index])
-	case setGroup:
-		g := d.SetGroups[it.index]
-		part := g.Buckets
-		if ps := b.parts[it.index]; ps != nil {
+	e := b.c.encoder
+	switch o := it.object.(type) {
+	case flow.Cookies:
+		return e.clear(buf, xid, o)
+	case *flow.Group:
+		part := o.Buckets
+		if ps := b.parts[o]; ps != nil {
 			part = ps[it.part]
 		}
-		return e.groupPart(buf, xid, g, part, int(it.part))
-	case setFlow:
-		return e.flowAdd(buf, xid, d.SetFlows[it.index])
-	case delFlow:
-		return e.flowDelete(buf, xid, d.DelFlows[it.index])
-	case delLearned:
-		return e.learnedDelete(buf, xid, d.DelLearned[it.index])
+		return e.groupPart(buf, xid, o, part, int(it.part))
+	case *flow.Flow:
+		if it.set {
+			return e.flowAdd(buf, xid, o)
+		}
+		return e.flowDelete(buf, xid, o)
+	case flow.Learned:
+		return e.learnedDelete(buf, xid, o)
+	default:
+		return e.groupDelete(buf, xid, uint32(o.(GroupID)))
 	}
-	return e.groupDelete(buf, xid, d.DelGroups[it.index])
 }
 
 // add sends the open message, all items and the close message, in chunks. It continues after a refusal, to
@@ -262,8 +240,7 @@ func (b *bundle) add(ctx context.Context) error {
 		}
 		*p = buf
 		if err != nil {
-			op, o := b.object(it)
-			return &TxError{Stage: StageBundle, Rejected: []Rejection{{Op: op, Object: o, Cause: err}}}
+			return &TxError{Stage: StageBundle, Rejected: []Rejection{{it.op(), it.object, err}}}
 		}
 
 		b.res.Messages++
@@ -395,11 +372,11 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 			}
 		case e.i != last: // of two errors for a message the first counts
 			last = e.i
-			op, o := b.object(b.items[e.i-1])
-			if n := len(tx.Rejected); n > 0 && tx.Rejected[n-1].Object == o && op == tx.Rejected[n-1].Op {
+			r := Rejection{b.items[e.i-1].op(), b.items[e.i-1].object, e.err}
+			if n := len(tx.Rejected); n > 0 && tx.Rejected[n-1].Object == r.Object && r.Op == tx.Rejected[n-1].Op {
 				continue // another part of the same group
 			}
-			tx.Rejected = append(tx.Rejected, Rejection{Op: op, Object: o, Cause: e.err})
+			tx.Rejected = append(tx.Rejected, r)
 		}
 	}
 

@@ -2,7 +2,6 @@ package ofctrl
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/nkp-proxy/nkp/pipeline/flow"
@@ -39,56 +38,75 @@ func (c *Conn) Commit(ctx context.Context, d *flow.Delta) (Result, error) {
 	if err != nil {
 		return res, err
 	}
-	return res, c.afterwards(ctx, d)
+	return res, c.deleteMeters(ctx, d.DelMeters)
 }
 
 // setMeters adds meters, and modifies those that exist.
 func (c *Conn) setMeters(ctx context.Context, ms []flow.Meter) error {
-	if len(ms) == 0 {
-		return nil
+	tx := &TxError{Stage: StageMeters}
+	exist, err := c.meterMods(ctx, tx, meterAdd, ms)
+	if err == nil {
+		_, err = c.meterMods(ctx, tx, meterModify, exist)
 	}
-	errs, err := c.meterMods(ctx, meterAdd, ms)
 	if err != nil {
 		return err
 	}
-
-	var exist []flow.Meter
-	tx := &TxError{Stage: StageMeters}
-	for i, m := range ms {
-		switch e := errs[i]; {
-		case e == nil:
-		case e.Type == errMeterFailed && e.Code == codeMeterExists:
-			exist = append(exist, m)
-		default:
-			tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: m, Cause: e})
-		}
-	}
-
-	if len(exist) > 0 {
-		if errs, err = c.meterMods(ctx, meterModify, exist); err != nil {
-			return err
-		}
-		for i, m := range exist {
-			if e := errs[i]; e != nil {
-				tx.Rejected = append(tx.Rejected, Rejection{Op: OpSet, Object: m, Cause: e})
-			}
-		}
-	}
-
 	return tx.orNil()
 }
 
-func (c *Conn) meterMods(ctx context.Context, command int, ms []flow.Meter) (map[int]*SwitchError, error) {
-	return c.doBatch(ctx, "changes of meters", len(ms), func(b []byte, i int, xid uint32) ([]byte, error) {
-		out, err := meterMod(b, xid, command, ms[i])
-		if err != nil {
-			return b, &TxError{
-				Stage:    StageMeters,
-				Rejected: []Rejection{{Op: OpSet, Object: ms[i], Cause: err}},
-			}
+// deleteMeters deletes meters once no flow that is in force uses them.
+func (c *Conn) deleteMeters(ctx context.Context, ids []uint32) error {
+	ms := make([]flow.Meter, 0, len(ids))
+	for _, id := range ids {
+		ms = append(ms, flow.Meter{ID: id})
+	}
+	tx := &TxError{Stage: StageAfter}
+	if _, err := c.meterMods(ctx, tx, meterDelete, ms); err != nil && len(tx.Rejected) == 0 {
+		tx.Cause = err
+	}
+	return tx.orNil()
+}
+
+// meterMods sends one command for each meter, and adds those that are refused to tx. exist are the meters
+// that meterAdd finds on the switch. The error is tx if a meter cannot be sent, else the connection's or the
+// context's.
+func (c *Conn) meterMods(
+	ctx context.Context, tx *TxError, command int, ms []flow.Meter,
+) (exist []flow.Meter, err error) {
+	if len(ms) == 0 {
+		return nil, nil
+	}
+	reject := func(m flow.Meter, cause error) {
+		r := Rejection{Op: OpSet, Object: m, Cause: cause}
+		if command == meterDelete {
+			r.Op, r.Object = OpDel, MeterID(m.ID)
 		}
-		return out, nil
+		tx.Rejected = append(tx.Rejected, r)
+	}
+
+	n := len(ms)
+	errs, err := c.doBatch(ctx, "changes of meters", n, func(b []byte, i int, xid uint32) ([]byte, error) {
+		b, err := meterMod(b, xid, command, ms[i])
+		if err != nil {
+			reject(ms[i], err)
+			err = tx
+		}
+		return b, err
 	})
+	if err != nil {
+		return nil, err
+	}
+
+	for i, m := range ms {
+		switch e := errs[i]; {
+		case e == nil:
+		case command == meterAdd && e.Type == errMeterFailed && e.Code == codeMeterExists:
+			exist = append(exist, m)
+		default:
+			reject(m, e)
+		}
+	}
+	return exist, nil
 }
 
 // orNil returns nil for a transaction without a failure.
@@ -100,38 +118,4 @@ func (e *TxError) orNil() error {
 		e.Rejected, e.More = e.Rejected[:maxRejections], e.More+n-maxRejections
 	}
 	return e
-}
-
-// afterwards deletes meters.
-func (c *Conn) afterwards(ctx context.Context, d *flow.Delta) error {
-	if len(d.DelMeters) == 0 {
-		return nil
-	}
-
-	n := len(d.DelMeters)
-	errs, err := c.doBatch(ctx, "deletions of meters", n, func(b []byte, i int, xid uint32) ([]byte, error) {
-		out, err := meterMod(b, xid, meterDelete, flow.Meter{ID: d.DelMeters[i]})
-		if err != nil {
-			return b, &TxError{
-				Stage:    StageAfter,
-				Rejected: []Rejection{{Op: OpDel, Object: MeterID(d.DelMeters[i]), Cause: err}},
-			}
-		}
-		return out, nil
-	})
-
-	tx := &TxError{Stage: StageAfter}
-	switch {
-	case errors.As(err, &tx):
-		return err
-	case err != nil:
-		return &TxError{Stage: StageAfter, Cause: err}
-	}
-
-	for i, id := range d.DelMeters {
-		if e := errs[i]; e != nil {
-			tx.Rejected = append(tx.Rejected, Rejection{Op: OpDel, Object: MeterID(id), Cause: e})
-		}
-	}
-	return tx.orNil()
 }

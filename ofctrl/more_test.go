@@ -219,7 +219,7 @@ func TestRefusal(t *testing.T) {
 	of := func(typ, code uint16) *SwitchError { return &SwitchError{Type: typ, Code: code} }
 	bad, worse := of(errBadRequest, 1), of(errBadRequest, 2)
 	failed, timeout, other := of(errBundle, codeMsgFailed), of(errBundle, codeBundleTimeout), of(errBundle, 1)
-	items := []item{{kind: setGroup}, {kind: setGroup, part: 1}, {kind: setFlow}, {kind: setFlow, index: 1}} // by index 1 to 4
+	items := []item{{group, true, 0}, {group, true, 1}, {first, true, 0}, {second, true, 0}} // by index 1 to 4
 	for _, tc := range []struct {
 		name     string
 		errs     []indexed
@@ -234,7 +234,7 @@ func TestRefusal(t *testing.T) {
 		{"the bundle alone", []indexed{{6, failed}, {5, other}}, nil, other},
 		{"a timeout, whatever message it came for", []indexed{{3, timeout}}, nil, timeout},
 	} {
-		b := &bundle{items: items, d: &flow.Delta{SetGroups: []*flow.Group{group}, SetFlows: []*flow.Flow{first, second}}, errs: tc.errs, more: 5}
+		b := &bundle{items: items, errs: tc.errs, more: 5}
 		var tx *TxError
 		if err := b.refusal(StageBundle, nil); !errors.As(err, &tx) || tx.Stage != StageBundle || tx.More != 5 {
 			t.Fatalf("%s: %v", tc.name, err)

@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -44,7 +43,7 @@ func (p *Plane) readNetwork() error {
 
 // facts returns the facts about this host that a plan needs, with the network as it was read last.
 func (p *Plane) facts() (*plan.Facts, error) {
-	f := &plan.Facts{Network: p.network, Version: p.status.version(), NodeIP: nodeIPv4(&p.node),
+	f := &plan.Facts{Network: p.network, Version: p.status.version(), NodeIP: k8s.IPv4.First(p.node.IPs),
 		EnableDSR: p.opts.EnableDSR, HealthzPort: p.opts.HealthzPort, SourceVIP: p.opts.SourceVIP}
 	if f.Network.Overlay() {
 		if err := p.overlayFacts(f); err != nil {
@@ -89,7 +88,9 @@ func (p *Plane) readVersion() error {
 	if !hns.FeaturesOf(v).Api.V2 {
 		return fmt.Errorf("this Windows is too old: %w", hns.Missing("HCN V2 API", "9.2", v))
 	}
-	p.status.setVersion(v)
+	p.status.update(func(b *statusRecord) {
+		b.v, b.s.HNSVersion, b.s.Features = v, v.String(), hns.FeaturesOf(v)
+	})
 	for _, w := range p.warnings() {
 		p.opts.Log.Warn(w)
 	}
@@ -132,11 +133,8 @@ func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 	if err != nil {
 		return a, fmt.Errorf("cannot read endpoint %s: %w", name, err)
 	}
-	for _, a := range e.Addrs() {
-		if a.Is4() {
-			p.named[name] = a
-			return a, nil
-		}
+	if a = k8s.IPv4.First(e.Addrs()); a.IsValid() {
+		p.named[name] = a
 	}
 	return a, nil
 }
@@ -144,21 +142,18 @@ func (p *Plane) addressOf(name string) (a netip.Addr, err error) {
 // healthFacts finds the endpoint that health checks are forwarded to. Without it they are not forwarded, and
 // status says so.
 func (p *Plane) healthFacts(f *plan.Facts) error {
-	p.status.setRoot("")
+	why := ""
+	defer func() { p.status.update(func(b *statusRecord) { b.root = why }) }()
 	if !p.opts.ForwardHealthCheckVIP {
 		return nil
 	}
 	a, err := p.addressOf(p.opts.RootEndpointName)
-	if err != nil {
-		return err
+	if err == nil && !a.IsValid() {
+		why = fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 "+
+			"address (--root-hnsendpoint-name)", p.opts.RootEndpointName)
 	}
-	if a.IsValid() {
-		f.HealthEndpoint = a
-		return nil
-	}
-	p.status.setRoot(fmt.Sprintf("health checks are not forwarded: HNS has no endpoint named %s with an IPv4 "+
-		"address (--root-hnsendpoint-name)", p.opts.RootEndpointName))
-	return nil
+	f.HealthEndpoint = a
+	return err
 }
 
 // hostMAC returns the MAC address of the interface that has an address.
@@ -183,19 +178,4 @@ func hostMAC(ip netip.Addr) (string, error) {
 		}
 	}
 	return "", &notReady{fmt.Sprintf("no interface of this host has the node's address %s", ip)}
-}
-
-// nodeIPv4 returns the first IPv4 address of a node; the zero Addr: it has none.
-func nodeIPv4(n *k8s.Node) netip.Addr {
-	for _, ip := range n.IPs {
-		if ip.Is4() {
-			return ip
-		}
-	}
-	return netip.Addr{}
-}
-
-func isNotReady(err error) bool {
-	var n *notReady
-	return errors.As(err, &n)
 }

@@ -29,7 +29,7 @@ func PlanOffline(
 		EnableDSR:   opts.EnableDSR,
 		HealthzPort: opts.HealthzPort,
 	}
-	f.NodeIP = nodeIPv4(&model.Node)
+	f.NodeIP = k8s.IPv4.First(model.Node.IPs)
 	if opts.SourceVIP.IsValid() {
 		f.Network.Type, f.Network.RemoteSubnets = hns.NetworkOverlay, remote
 		warnings = overlayUnknowns(model, f)

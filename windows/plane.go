@@ -58,11 +58,12 @@ func New(opts Options) (*Plane, error) {
 	r.Loop, r.Now = dataplane.NewLoop("HNS"), opts.now
 	r.Rest = func(now time.Time) time.Duration { return opts.MinSync - now.Sub(r.Start) }
 	r.In = dataplane.NewInbox(func(fs ...k8s.Family) {
-		p.status.queued(p.opts.now())
+		now := p.opts.now()
+		p.status.update(func(b *statusRecord) { b.s.Queued, b.done = now, false })
 		p.opts.Hooks.Queued(fs...)
 	})
 	p.calls.loop = r.Loop
-	p.status.init(opts.NetworkName)
+	p.status.s.Network = opts.NetworkName
 	return p, nil
 }
 

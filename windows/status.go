@@ -131,9 +131,11 @@ type statusRecord struct {
 	done    bool // every change received went through a sync
 }
 
-func (b *statusRecord) init(network string) {
-	b.s.Network = network
-	b.told = map[plan.Unsupported]bool{}
+// update changes the record under its lock.
+func (b *statusRecord) update(change func(*statusRecord)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
 }
 
 // nodeWarnings returns the warnings about the host and about objects of other owners.
@@ -217,37 +219,6 @@ func (b *statusRecord) version() hns.Version {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.v
-}
-
-func (b *statusRecord) setVersion(v hns.Version) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.v, b.s.HNSVersion, b.s.Features = v, v.String(), hns.FeaturesOf(v)
-}
-
-func (b *statusRecord) setRoot(why string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.root = why
-}
-
-func (b *statusRecord) queued(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.s.Queued, b.done = now, false
-}
-
-// programmed records that all changes received are in HNS now, and how long they took.
-func (b *statusRecord) programmed(p dataplane.Programming) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.done, b.s.Programming = true, p
-}
-
-func (b *statusRecord) begin(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.s.Begun, b.s.Busy = now, true
 }
 
 func (b *statusRecord) observed(f *plan.Facts, modify bool) {

@@ -22,7 +22,7 @@ import (
 // sync brings HNS in step with the model and returns when to run again if nothing changes.
 func (p *Plane) sync(ctx context.Context) (next time.Time) {
 	began := p.opts.now()
-	p.status.begin(began)
+	p.status.update(func(b *statusRecord) { b.s.Begun, b.s.Busy = began, true })
 	p.register()
 	p.readPorts(ctx, began)
 	result, err := p.trySync(ctx, began)
@@ -31,8 +31,8 @@ func (p *Plane) sync(ctx context.Context) (next time.Time) {
 		p.opts.Hooks.Synced(dataplane.Sync{Families: result.Families, Took: p.opts.now().Sub(began)})
 	}
 
-	switch {
-	case isNotReady(err):
+	switch _, notReady := errors.AsType[*notReady](err); {
+	case notReady:
 		p.opts.Log.Info("nothing is changed in HNS", "reason", err)
 	case err != nil:
 		p.opts.Log.Warn("cannot sync with HNS; what it has stays as it is", "error", err)
@@ -97,7 +97,8 @@ func (p *Plane) trySync(ctx context.Context, now time.Time) (r reconcile.Result,
 	if err == nil && ctx.Err() == nil {
 		programming := p.runner.InForce()
 		p.runner.In.WhileIdle(func() {
-			p.status.programmed(programming)
+			// All changes received are in HNS now.
+			p.status.update(func(b *statusRecord) { b.done, b.s.Programming = true, programming })
 			p.opts.Hooks.InStep(dataplane.Families...)
 		})
 	}

@@ -147,10 +147,8 @@ func (s *Settings) probe(
 
 // nodeAddress returns the node's address of the question's family, for advice.
 func nodeAddress(node *k8s.Node, q trace.Question) string {
-	for _, ip := range node.IPs {
-		if ip.Is4() == q.To.Addr().Is4() {
-			return ip.String()
-		}
+	if ip := k8s.FamilyOf(q.To.Addr()).First(node.IPs); ip.IsValid() {
+		return ip.String()
 	}
 	return "NODE-ADDRESS"
 }

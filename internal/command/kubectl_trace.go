@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/trace"
+	"github.com/nkp-proxy/nkp/k8s"
 )
 
 // inNamespace returns kind/NAME as kind/NAMESPACE/NAME, and any other text as it is.
@@ -65,9 +65,8 @@ func traceFrom(
 	clients []netip.Addr,
 	ends *trace.Ends,
 ) (*trace.Result, error) {
-	sameFamily := func(a netip.Addr) bool { return a.Is4() == ends.To.Addr().Is4() }
-	if i := slices.IndexFunc(clients, sameFamily); ends.To.IsValid() && i >= 0 {
-		clients = clients[i : i+1]
+	if ip := k8s.FamilyOf(ends.To.Addr()).First(clients); ends.To.IsValid() && ip.IsValid() {
+		clients = []netip.Addr{ip}
 	}
 	var first error
 	for _, client := range clients {

@@ -59,8 +59,8 @@ func (v *view) ends(q trace.Question) (list []station) {
 	}
 
 	_, isPod := v.pod(q.From.Addr())
-	ip, ok := v.nodeIP(q.From.Addr())
-	onBridge := ok && !v.Config.NodeMAC.IsZero() && !v.Config.Elsewhere(k8s.FamilyOf(ip))
+	ip := v.nodeIP(q.From.Addr())
+	onBridge := ip.IsValid() && !v.Config.NodeMAC.IsZero() && !v.Config.Elsewhere(k8s.FamilyOf(ip))
 	if onBridge && (!isPod || v.r.Masquerade == trace.Always) {
 		list = append(list, station{flow.PortLocal, v.Config.NodeMAC, ip})
 	}

@@ -98,8 +98,8 @@ func (v *view) replyFrom(
 		Protocol: q.Protocol,
 	}
 	ends := []trace.Question{back}
-	seen, ok := v.nodeIP(q.From.Addr())
-	masqueraded := ok && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen))
+	seen := v.nodeIP(q.From.Addr())
+	masqueraded := seen.IsValid() && mark.Masquerade && !v.Config.Elsewhere(k8s.FamilyOf(seen))
 	if masqueraded && !slices.Contains(v.Config.LocalIPs, w.endpoint.Addr()) {
 		back.To = netip.AddrPortFrom(seen, back.To.Port())
 		if ends = append([]trace.Question{back}, ends...); seen == q.From.Addr() {
@@ -172,15 +172,9 @@ func (v *view) describeAll(ctx context.Context, hits []hit) string {
 	return strings.Join(list, "; ")
 }
 
-// nodeIP returns the address that nkp masquerades a client's connection as.
-func (v *view) nodeIP(client netip.Addr) (netip.Addr, bool) {
-	i := slices.IndexFunc(v.Config.NodeIPs, func(ip netip.Addr) bool {
-		return k8s.FamilyOf(ip) == k8s.FamilyOf(client)
-	})
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return v.Config.NodeIPs[i], true
+// nodeIP returns the address that nkp masquerades a client's connection as; the zero Addr: none.
+func (v *view) nodeIP(client netip.Addr) netip.Addr {
+	return k8s.FamilyOf(client).First(v.Config.NodeIPs)
 }
 
 // addReplySteps adds a step for each existing connection: what conntrack does to its answers.

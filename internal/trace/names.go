@@ -95,7 +95,6 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 		pod = []netip.Addr{q.From.Addr()}
 	}
 
-	sameFamily := func(ip netip.Addr) bool { return ip.Is4() == q.To.Addr().Is4() }
 	if e.Service != (k8s.ServiceName{}) {
 		port, frontend, client, err := e.frontend(m, pod)
 		if err != nil {
@@ -105,8 +104,8 @@ func (e *Ends) Resolve(m *k8s.Model, pod []netip.Addr) (q Question, steps []stri
 		pod = []netip.Addr{client}
 		steps = append(steps, fmt.Sprintf("Service %s is %s/%s, its cluster IP",
 			portText(port.Name), q.To, q.Protocol))
-	} else if i := slices.IndexFunc(pod, sameFamily); i >= 0 {
-		pod = pod[i:]
+	} else if ip := k8s.FamilyOf(q.To.Addr()).First(pod); ip.IsValid() {
+		pod = []netip.Addr{ip}
 	}
 
 	q.From = netip.AddrPortFrom(pod[0], q.From.Port())
