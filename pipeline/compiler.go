@@ -267,33 +267,35 @@ func (c *Compiler) Reconfigure(cfg Config) (*flow.Delta, error) {
 	if cfg.Layout != c.cfg.Layout {
 		return nil, fmt.Errorf("the layout of the pipeline cannot change while nkp runs")
 	}
-
-	cfg = cfg.withDefaults()
 	e := newEdit(c)
+	c.reconfigure(e, cfg.withDefaults())
+	return e.delta(), nil
+}
+
+// reconfigure applies a configuration. It compares Service port by Service port and records only what
+// differs, because all flows of all Services take gigabytes.
+func (c *Compiler) reconfigure(e *edit, cfg Config) {
+	before, meters := c.cfg, c.Meters()
 	e.remove(&c.common)
-
-	again := !cfg.sameForServices(&c.cfg)
-	if again {
-		for _, p := range c.ports {
-			o := c.compilePort(p)
-			e.remove(&o)
-		}
-	}
-
-	meters := c.Meters()
 	c.cfg = cfg
 	e.meters(meters)
 	c.common = c.compileCommon()
-	e.add(&c.common)
 
-	if again {
+	var added objects // at the end: the order does not matter otherwise
+	if !cfg.sameForServices(&before) {
 		for _, p := range c.ports {
-			o := c.compilePort(p)
-			e.add(&o)
+			c.cfg = before
+			was := c.compilePort(p)
+			c.cfg = cfg
+			was, now := trimEqual(was, c.compilePort(p))
+			e.remove(&was)
+			added.append(now)
+			added.shared = append(added.shared, now.shared...)
 			c.noteLimits(p.sp)
 		}
 	}
-	return e.delta(), nil
+	e.add(&c.common)
+	e.add(&added)
 }
 
 func (c *Compiler) compileCommon() objects {
