@@ -39,7 +39,7 @@ func (p *Plane) counters(ctx context.Context) (map[k8s.PortName]k8s.Counters, er
 	if err := p.kernel.Count(ctx, m, o, backend, all, dropped); err != nil {
 		return nil, err
 	}
-	p.drops.Count(dropped, func(n k8s.PortName) bool { return m.Ports[n] != nil })
+	p.drops.Count(dropped, nil, func(n k8s.PortName) bool { return m.Ports[n] != nil })
 	p.drops.AddTo(all)
 	node := p.drops.Node()
 	p.dropped.Store(&node)

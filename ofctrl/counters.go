@@ -116,10 +116,26 @@ type FlowCounter struct {
 // TableCounters returns the counters of the flows of one table whose cookie is cookie in the bits of mask.
 // Open vSwitch learns of packets in its datapath about once a second, so the counters may be that old.
 func (c *Conn) TableCounters(ctx context.Context, table uint8, cookie, mask uint64) ([]FlowCounter, error) {
-	var out []FlowCounter
-	err := c.ask(ctx, mpFlowDesc, 1, func(b []byte, _ int) ([]byte, error) {
+	return c.flowCounters(ctx, 1, func(b []byte, _ int) ([]byte, error) {
 		return flowRequest(b, table, cookie, mask)
-	}, func(b []byte) error {
+	})
+}
+
+// CookieCounters returns the counters of the flows in all tables that have one of the cookies. Open vSwitch
+// visits no other flows for it.
+func (c *Conn) CookieCounters(ctx context.Context, cookies []uint64) ([]FlowCounter, error) {
+	return c.flowCounters(ctx, len(cookies), func(b []byte, i int) ([]byte, error) {
+		return flowRequest(b, allTables, cookies[i], ^uint64(0))
+	})
+}
+
+// flowCounters asks n questions for flows.
+func (c *Conn) flowCounters(
+	ctx context.Context, n int,
+	question func([]byte, int) ([]byte, error),
+) ([]FlowCounter, error) {
+	var out []FlowCounter
+	err := c.ask(ctx, mpFlowDesc, n, question, func(b []byte) error {
 		return records(b, "flow description", flowDescLen+4, 0, func(f []byte) error {
 			match := (int(u16(f[flowDescLen+2:])) + 7) &^ 7
 			if flowDescLen+match > len(f) {
@@ -181,12 +197,18 @@ func (c *Conn) GroupCounters(ctx context.Context, lo, hi uint32) (map[uint32]Gro
 	return out, err
 }
 
+// fewGroups are asked for one by one, so that the answer does not grow with the number of other groups.
+const fewGroups = 256
+
 // eachGroup calls visit for each group from lo to hi with its ofp_group_stats (OpenFlow 1.5.1 §7.3.5).
 func (c *Conn) eachGroup(ctx context.Context, lo, hi uint32, visit func(id uint32, stats []byte)) error {
-	visited := 0
-	return c.ask(ctx, mpGroupStats, 1, func(b []byte, _ int) ([]byte, error) {
-		return idRequest(b, groupAll), nil
-	}, func(b []byte) error {
+	visited, questions := 0, 1
+	request := func(b []byte, _ int) ([]byte, error) { return idRequest(b, groupAll), nil }
+	if hi-lo < fewGroups {
+		questions = int(hi-lo) + 1
+		request = func(b []byte, i int) ([]byte, error) { return idRequest(b, lo+uint32(i)), nil }
+	}
+	return c.ask(ctx, mpGroupStats, questions, request, func(b []byte) error {
 		return records(b, "group statistics", groupStatsLen, 0, func(stats []byte) error {
 			if id := u32(stats[4:]); id >= lo && id <= hi {
 				if visited++; visited > maxObjects {

@@ -49,8 +49,24 @@ func (x *Comparison) adoptIDs() {
 		return
 	}
 
-	served := c.places()
-	add := func(f *flow.Flow) {
+	// The differing flows, and the holders' flows that do not differ, which were not kept.
+	each := func(do func(*flow.Flow)) {
+		for _, f := range x.flows {
+			do(f)
+		}
+		for id := range claims {
+			if p := c.owner[id]; p != nil {
+				for _, f := range c.compilePort(p).flows {
+					if c.wanted[f.Digest(c.seed)] == x.number {
+						do(f)
+					}
+				}
+			}
+		}
+	}
+
+	served := c.servers(each)
+	each(func(f *flow.Flow) {
 		of, who := claims[portID(f.Cookie)], served[placeOf(&f.Match)]
 		if f.Table != c.cfg.Layout.FrontendTable() || of == nil || who.name == (k8s.PortName{}) {
 			return
@@ -62,32 +78,24 @@ func (x *Comparison) adoptIDs() {
 			v.others++
 		}
 		of[who.name] = v
-	}
-
-	for _, f := range x.flows {
-		add(f)
-	}
-
-	for id := range claims { // the holder's flows that do not differ were not kept
-		if p := c.owner[id]; p != nil {
-			for _, f := range c.compilePort(p).flows {
-				if c.wanted[f.Digest(c.seed)] == x.number {
-					add(f)
-				}
-			}
-		}
-	}
+	})
 
 	x.assignAgain(claims, heirs(claims))
 }
 
-// places returns which Service port is served where.
-func (c *Compiler) places() map[place]claimant {
+// servers returns which Service port is served at the place of each flow, if any is. It looks for these
+// places alone: those of all Services take gigabytes.
+func (c *Compiler) servers(each func(do func(*flow.Flow))) map[place]claimant {
 	at := map[place]claimant{}
+	each(func(f *flow.Flow) { at[placeOf(&f.Match)] = claimant{} })
+	if len(at) == 0 {
+		return at
+	}
 	for n, p := range c.ports {
-		for _, f := range p.sp.Frontends {
-			if f.ShadowedBy == "" {
-				where := place{ethType(n.Family), ipProto(n.Protocol), f.Address, f.Port}
+		for i := range p.sp.Frontends {
+			f := &p.sp.Frontends[i]
+			where := place{ethType(n.Family), ipProto(n.Protocol), f.Address, f.Port}
+			if _, asked := at[where]; asked && f.ShadowedBy == "" {
 				at[where] = claimant{n, f.Type == k8s.ClusterIP}
 			}
 		}

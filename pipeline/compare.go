@@ -193,9 +193,12 @@ func (x *Comparison) collect(d *flow.Delta) {
 func (x *Comparison) Absent() (out []*k8s.ServicePort) {
 	x.flowsRead()
 	placed := map[k8s.PortName]bool{} // what differs is where they are served
-	served := x.c.places()
-	for _, f := range x.flows {
-		placed[served[placeOf(&f.Match)].name] = true
+	for _, at := range x.c.servers(func(do func(*flow.Flow)) {
+		for _, f := range x.flows {
+			do(f)
+		}
+	}) {
+		placed[at.name] = true
 	}
 	for n, p := range x.c.ports {
 		if !p.postponed && !x.ids[p.id] && !placed[n] {

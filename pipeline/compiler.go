@@ -28,6 +28,7 @@ type Compiler struct {
 	withoutID map[k8s.PortName]*k8s.ServicePort
 	common    objects
 	refs      map[uint64]int32          // reference count of each shared flow, by digest
+	drops     map[uint64]int            // see DropCookies
 	limits    map[k8s.PortName][]string // see limitsOf; only of Service ports that have any
 
 	flows, groups int // that should be on the switch
@@ -51,6 +52,7 @@ func NewCompiler(cfg Config) (*Compiler, error) {
 		owner:     map[uint32]*placed{},
 		withoutID: map[k8s.PortName]*k8s.ServicePort{},
 		refs:      map[uint64]int32{},
+		drops:     map[uint64]int{},
 		limits:    map[k8s.PortName][]string{},
 		wanted:    map[uint64]uint32{},
 		seed:      maphash.MakeSeed(),
@@ -217,6 +219,7 @@ func (c *Compiler) assign(n k8s.PortName, sp *k8s.ServicePort, old *placed) *pla
 func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow.Group)) {
 	add := func(f *flow.Flow, digest uint64) {
 		c.flows++
+		c.countDrop(f, 1)
 		c.wanted[digest] = c.across
 		newFlow(f)
 	}
@@ -240,6 +243,7 @@ func (c *Compiler) add(o *objects, newFlow func(*flow.Flow), newGroup func(*flow
 func (c *Compiler) remove(o *objects, oldFlow func(*flow.Flow), oldGroup func(*flow.Group)) {
 	remove := func(f *flow.Flow, digest uint64) {
 		c.flows--
+		c.countDrop(f, -1)
 		delete(c.wanted, digest)
 		oldFlow(f)
 	}

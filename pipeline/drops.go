@@ -1,16 +1,22 @@
 package pipeline
 
-import "github.com/nkp-proxy/nkp/k8s"
+import (
+	"github.com/nkp-proxy/nkp/k8s"
+	"github.com/nkp-proxy/nkp/pipeline/flow"
+)
 
-// Drops returns the cookie and mask that select the flows which drop or refuse packets.
-func (l Layout) Drops() (cookie, mask uint64) {
-	cookie, mask = l.StaticCookies()
-	return cookie | cookieDrops, mask | cookieDrops
-}
+// DropCookies returns how many of the wanted flows drop or refuse packets, by cookie. It must not be changed,
+// nor used after the next change of the Compiler.
+func (c *Compiler) DropCookies() map[uint64]int { return c.drops }
 
-// DropTables are the tables of the flows that Drops selects.
-func (l Layout) DropTables() []uint8 {
-	return []uint8{l.table(tableServices), l.table(tableRanges), l.table(tableDeliver)}
+// countDrop counts a flow that was added, or removed (-1), if it drops or refuses packets.
+func (c *Compiler) countDrop(f *flow.Flow, by int) {
+	if f.Cookie&cookieDrops == 0 {
+		return
+	}
+	if c.drops[f.Cookie] += by; c.drops[f.Cookie] == 0 {
+		delete(c.drops, f.Cookie)
+	}
 }
 
 // Unserved returns the table and the cookie, to be matched in all bits, of the flows that refuse unserved
@@ -19,7 +25,7 @@ func (l Layout) Unserved() (table uint8, cookie uint64) {
 	return l.table(tableServices), l.cookie(cookieStatic, cookieUnserved)
 }
 
-// DropReason returns why a flow that Layout.Drops selects drops or refuses packets, by its table and
+// DropReason returns why a flow with one of DropCookies drops or refuses packets, by its table and
 // priority; "" if it is of another version.
 func (l Layout) DropReason(table uint8, priority uint16) k8s.DropReason {
 	switch table - l.TableBase {

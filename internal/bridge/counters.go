@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nkp-proxy/nkp/internal/dataplane"
@@ -22,19 +24,21 @@ func (p *Plane) countDrops(ctx context.Context) error {
 		return nil
 	}
 
-	now := map[dataplane.DropKey]uint64{}
-	cookie, mask := l.Drops()
-	for _, table := range l.DropTables() {
-		flows, err := conn.TableCounters(ctx, table, cookie, mask)
-		if err != nil {
-			return err
-		}
-		for _, f := range flows {
-			id, _ := l.PortOfCookie(f.Cookie)
-			name, known := c.Owner(f.Cookie)
-			if why := l.DropReason(f.Table, f.Priority); why != "" && (known || id == 0) {
-				now[dataplane.DropKey{Port: name, Reason: why}] += f.Packets
-			}
+	now, read := map[dataplane.DropKey]uint64{}, map[k8s.PortName]bool{}
+	cookies := p.dropsTurn(c.DropCookies())
+	flows, err := conn.CookieCounters(ctx, cookies)
+	if err != nil {
+		return err
+	}
+	for _, cookie := range cookies {
+		name, _ := c.Owner(cookie) // none: flows of no Service
+		read[name] = true
+	}
+	for _, f := range flows {
+		id, _ := l.PortOfCookie(f.Cookie)
+		name, known := c.Owner(f.Cookie)
+		if why := l.DropReason(f.Table, f.Priority); why != "" && (known || id == 0) {
+			now[dataplane.DropKey{Port: name, Reason: why}] += f.Packets
 		}
 	}
 
@@ -56,8 +60,29 @@ func (p *Plane) countDrops(ctx context.Context) error {
 		}
 	}
 
-	p.drops.Count(now, c.Serves)
+	left := func(n k8s.PortName) bool { return n != (k8s.PortName{}) && !read[n] }
+	p.drops.Count(now, left, c.Serves)
 	return nil
+}
+
+// maxDrops is about how many flows that drop packets are read at once: a Service without endpoints has one at
+// each of its addresses and ports, and all within the limits of cost have millions.
+var maxDrops = 1 << 16 // changed by tests
+
+// dropsTurn returns the cookies whose flows are read now: all, or in turns if they have more than maxDrops.
+func (p *Plane) dropsTurn(number map[uint64]int) (turn []uint64) {
+	all := slices.Sorted(maps.Keys(number))
+	from, _ := slices.BinarySearch(all, p.dropsNext)
+	sum := 0
+	for i := range all {
+		cookie := all[(from+i)%len(all)]
+		if sum += number[cookie]; sum > maxDrops && i > 0 {
+			p.dropsNext = cookie
+			break
+		}
+		turn = append(turn, cookie)
+	}
+	return turn
 }
 
 // countPings reads the counters of pings of Services' addresses, if they are answered.

@@ -61,7 +61,9 @@ type Plane struct {
 	usage   *dataplane.Cache[asked]
 	// notes are portNotes.seen as of the last askSwitch. They do not change once they are here.
 	notes atomic.Pointer[map[string][]string]
-	drops dataplane.Drops // belongs to the loop
+	drops dataplane.Drops // belongs to the loop, as does the next
+	// dropsNext is the cookie from which dropsTurn goes on.
+	dropsNext uint64
 
 	// Only the loop uses the fields below.
 	node     facts

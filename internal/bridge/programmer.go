@@ -38,6 +38,7 @@ type programmer struct {
 	refused  *dataplane.Refusals[k8s.PortName]
 	fullSync bool    // the transaction follows a read-back
 	flows    int     // on the switch, or flowsUnknown; set by the first read-back
+	others   *int    // flows of others in the tables of these, at the last checkCount; nil: not counted
 	foreign  Foreign // as of the last lookForeign
 	// permitted is set once the first read-back has found no flow of others that uses conntrack, or may
 	// ignore it. Nothing is sent to the switch before.
@@ -108,7 +109,7 @@ func (g *programmer) disconnected(err error) {
 	if g.pending != nil {
 		g.stale.pending.add(false, g.pending.FlushCT)
 	}
-	g.conn, g.pending, g.foreign = nil, nil, Foreign{}
+	g.conn, g.pending, g.foreign, g.others = nil, nil, Foreign{}, nil
 	clear(g.surplus)
 }
 

@@ -21,8 +21,9 @@ type Drops struct {
 	node        map[k8s.DropReason]uint64
 }
 
-// Count takes the counters as they are now, and forgets the Service ports that are not served.
-func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
+// Count takes the counters as they are now, and forgets the Service ports that are not served. left reports
+// whether the counters of a Service port were not read this time; nil: all were.
+func (d *Drops) Count(now map[DropKey]uint64, left, served func(k8s.PortName) bool) {
 	if d.ports == nil {
 		d.ports, d.node = map[DropKey]uint64{}, map[k8s.DropReason]uint64{}
 	}
@@ -46,6 +47,11 @@ func (d *Drops) Count(now map[DropKey]uint64, served func(k8s.PortName) bool) {
 	}
 	maps.DeleteFunc(d.ports, func(k DropKey, _ uint64) bool { return !served(k.Port) })
 	maps.DeleteFunc(d.own, func(k DropKey, n uint64) bool { return n == 0 || !served(k.Port) })
+	for k, n := range d.seen {
+		if left != nil && left(k.Port) && served(k.Port) {
+			now[k] = n
+		}
+	}
 	d.seen = now
 }
 

@@ -22,7 +22,7 @@ func TestDrops(t *testing.T) {
 		{nil, 7, 7},
 		{map[DropKey]uint64{key: 2, {Reason: k8s.DropNoEndpoint}: 1}, 9, 10},
 	} {
-		d.Count(tc.now, func(k8s.PortName) bool { return served })
+		d.Count(tc.now, nil, func(k8s.PortName) bool { return served })
 		by := map[k8s.PortName]k8s.Counters{web: {}}
 		d.AddTo(by)
 		if by[web].Dropped[k8s.DropNoEndpoint] != tc.port || d.Node()[k8s.DropNoEndpoint] != tc.node {
@@ -30,14 +30,27 @@ func TestDrops(t *testing.T) {
 		}
 	}
 	d.Own(key)
-	d.Count(map[DropKey]uint64{key: 2}, func(k8s.PortName) bool { return true }) // not seen yet
-	d.Count(map[DropKey]uint64{key: 4}, func(k8s.PortName) bool { return true }) // one of them is nkp's own
+	d.Count(map[DropKey]uint64{key: 2}, nil, func(k8s.PortName) bool { return true }) // not seen yet
+	d.Count(map[DropKey]uint64{key: 4}, nil, func(k8s.PortName) bool { return true }) // one of them is nkp's own
 	if d.ports[key] != 10 || d.Node()[k8s.DropNoEndpoint] != 11 || len(d.own) != 0 {
 		t.Errorf("with a packet of nkp's own: %v, %v", d.ports, d.Node())
 	}
 	served = false
-	d.Count(nil, func(k8s.PortName) bool { return served })
+	d.Count(nil, nil, func(k8s.PortName) bool { return served })
 	if len(d.ports) != 0 || d.Node()[k8s.DropNoEndpoint] != 11 {
 		t.Errorf("after the Service: %v, %v", d.ports, d.Node())
+	}
+}
+
+// A counter that is not read in its turn counts what has come since the last reading when it is read again.
+func TestDropsInTurns(t *testing.T) {
+	var d Drops
+	key := DropKey{k8s.PortName{Port: "web"}, k8s.DropNoEndpoint}
+	left, served := func(k8s.PortName) bool { return true }, func(k8s.PortName) bool { return true }
+	d.Count(map[DropKey]uint64{key: 3}, nil, served)
+	d.Count(map[DropKey]uint64{}, left, served)
+	d.Count(map[DropKey]uint64{key: 5}, nil, served)
+	if d.ports[key] != 5 {
+		t.Errorf("%d packets, want 5", d.ports[key])
 	}
 }
