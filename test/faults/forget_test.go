@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,19 +94,29 @@ func awaitAnswer(t *testing.T, conn net.Conn, name string) {
 	})
 }
 
-// manyEndpoints is a UDP Service, or a TCP one that closes connections to removed endpoints, and its EndpointSlices: the first server,
-// and as many addresses more where nobody is.
+// manyEndpoints is a UDP Service, or a TCP one that closes connections to removed endpoints, and another TCP one that keeps them, with
+// their EndpointSlices: the first server, and as many addresses more where nobody is.
 func (c *cluster) manyEndpoints(udp bool, more int) []any {
-	s := &svc{name: "dns", udp: udp, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
-	service := s.service()
-	if !udp {
-		service.Annotations = map[string]string{k8s.AnnotationRemovedEndpoints: "close"}
+	closing := &svc{name: "dns", udp: udp, vip: netip.MustParseAddr("40.0.0.1"), pods: c.servers[:1]}
+	if udp {
+		return append(closing.manySlices(more), closing.service())
 	}
-	objects := []any{service, s.slice()}
+	service := closing.service()
+	service.Annotations = map[string]string{k8s.AnnotationRemovedEndpoints: "close"}
+	kept := &svc{name: "kept", vip: keptVIP.Addr(), pods: c.servers[:1]}
+	return slices.Concat(closing.manySlices(more), kept.manySlices(more), []any{service, kept.service()})
+}
+
+// keptVIP is the Service of manyEndpoints that keeps its connections.
+var keptVIP = netip.MustParseAddrPort("40.0.0.2:80")
+
+// manySlices are the Service's EndpointSlice, and those of more endpoints.
+func (s *svc) manySlices(more int) []any {
+	objects := []any{s.slice()}
 	ready, node := true, harness.OtherNode
 	for i := 0; i < more; i += 1000 {
 		sl := s.slice()
-		sl.Name = fmt.Sprint("dns-more-", i)
+		sl.Name = fmt.Sprint(s.name, "-more-", i)
 		sl.Endpoints = nil
 		for j := i; j < min(more, i+1000); j++ {
 			sl.Endpoints = append(sl.Endpoints, discoveryv1.Endpoint{
@@ -155,15 +166,21 @@ func clientPacket(udp bool, to netip.AddrPort) (p []byte, from func(a [4]byte, p
 	}
 }
 
-// connect has n clients, each with an address and port of its own, send a packet to the Service, and waits until the tracker
-// has a connection for each. They are kept for an hour.
-func (c *cluster) connect(t *testing.T, udp bool, to netip.AddrPort, n int) {
+// keepConnections has the switch keep connections to Services for an hour.
+func (c *cluster) keepConnections(t *testing.T) {
 	t.Helper()
 	_, err := c.Vsctl("--", "--id=@netdev", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@netdev")
 	must(t, err)
 	_, err = c.Vsctl("add-zone-tp", "netdev", "zone=1001", "udp_first=3600", "udp_single=3600", "udp_multiple=3600",
 		"tcp_syn_sent=3600", "tcp_syn_recv=3600", "tcp_established=3600", "tcp_close=3600")
 	must(t, err)
+}
+
+// connect has n clients, each with an address and port that no other Service's have, send a packet to a Service, and waits until the tracker has a connection
+// more for each.
+func (c *cluster) connect(t *testing.T, udp bool, to netip.AddrPort, n int) {
+	t.Helper()
+	want := c.connections(t) + n
 	fd := -1
 	must(t, c.clients[0].Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
@@ -174,7 +191,7 @@ func (c *cluster) connect(t *testing.T, udp bool, to netip.AddrPort, n int) {
 	dst := to.Addr().As4()
 	for range 200 {
 		for i := range n {
-			from([4]byte{10, 0, 100, byte(i / 60_000)}, uint16(1024+i%60_000))
+			from([4]byte{10, 0, 100 + dst[3], byte(i / 60_000)}, uint16(1024+i%60_000))
 			if err := unix.Sendto(fd, p, 0, &unix.SockaddrInet4{Addr: dst}); err != nil {
 				t.Fatal(err)
 			}
@@ -182,11 +199,11 @@ func (c *cluster) connect(t *testing.T, udp bool, to netip.AddrPort, n int) {
 				time.Sleep(500 * time.Microsecond) // what the device's queue does not take is sent in the next round
 			}
 		}
-		if c.connections(t) >= n {
+		if c.connections(t) >= want {
 			return
 		}
 	}
-	t.Fatalf("the switch does not track %d connections", n)
+	t.Fatalf("the switch does not track %d connections", want)
 }
 
 // connections is how many the switch tracks, in all zones. It costs the switch nothing.
@@ -199,12 +216,14 @@ func (c *cluster) connections(t *testing.T) int {
 	return n
 }
 
-// tracked counts the connections to the Service: those to its first endpoint, and others.
-func (c *cluster) tracked(t *testing.T) (right, wrong int) {
+// tracked counts the connections to the Service: those to its first endpoint, and others; and those to the Service that keeps all.
+func (c *cluster) tracked(t *testing.T) (right, wrong, kept int) {
 	t.Helper()
 	tracker := dpctl.Find(c.DB(), testbed.UserDatapath)
 	must(t, tracker.Each(t.Context(), 1001, func(e *dpctl.Connection) error {
 		switch {
+		case e.Frontend == keptVIP:
+			kept++
 		case e.Frontend.Addr() != netip.MustParseAddr("40.0.0.1"):
 		case e.Endpoint.Addr() == c.servers[0].IP4:
 			right++
@@ -213,7 +232,14 @@ func (c *cluster) tracked(t *testing.T) (right, wrong int) {
 		}
 		return nil
 	}))
-	return right, wrong
+	return right, wrong, kept
+}
+
+// listings is how often nkp has listed the switch's connections, and how often it had to do so again because one took too long.
+func (c *cluster) listings(t *testing.T) (n, failed int) {
+	t.Helper()
+	said := c.said(1 << 30)
+	return strings.Count(said, "scanned for stale UDP conntrack entries"), strings.Count(said, "cannot delete stale UDP conntrack entries")
 }
 
 // busy is the processor time of the switch's main thread, which answers OpenFlow.
@@ -230,10 +256,11 @@ func (c *cluster) busy(t *testing.T) time.Duration {
 }
 
 // A Service that loses nearly all of its endpoints keeps the connections to those that stay, loses all others in bounded time, and
-// the switch is not silent so long that its connection is cut. In the long form there are as many connections as a busy DNS has.
+// the switch is not silent so long that its connection is cut. What the switch is asked for is counted: for one endpoint it goes
+// through its table twice, for thousands it lists it twice. In the long form there are as many connections as a busy DNS has.
 func TestManyStaleConnections(t *testing.T) { testManyStale(t, true) }
 
-// The same holds of TCP connections to removed endpoints.
+// The same holds of TCP connections to removed endpoints. Those of a Service that keeps them stay, with the same endpoints.
 func TestManyClosedConnections(t *testing.T) { testManyStale(t, false) }
 
 func testManyStale(t *testing.T, udp bool) {
@@ -245,16 +272,24 @@ func testManyStale(t *testing.T, udp bool) {
 		t.Fatalf("%d connections to %d endpoints are too few, want %d", connections, many+1, least)
 	}
 	c := newCluster(t)
+	c.debug = true
+	z := c.intercept(t)
 	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, many)))
 	must(t, c.start())
 	must(t, c.settle())
+	c.keepConnections(t)
 	c.connect(t, udp, netip.MustParseAddrPort("40.0.0.1:80"), connections)
-	stay, go_ := c.tracked(t)
+	if !udp {
+		c.connect(t, udp, keptVIP, connections/10)
+	}
+	stay, go_, kept := c.tracked(t)
 	if stay == 0 || go_ < connections*9/10 {
 		t.Fatalf("%d connections to the endpoint that stays, %d to others", stay, go_)
 	}
-	// shrink changes the Service, and waits until nothing is left that leads nowhere.
-	shrink := func(endpoints, most int) {
+	wait.For(t, "both listings after connecting", func() bool { n, _ := c.listings(t); return n >= 2 })
+
+	// shrink changes the Service, and waits until nothing is left that leads nowhere, and the switch was asked as often as it should be.
+	shrink := func(endpoints, most, wantScans, wantListings int) {
 		t.Helper()
 		p, err := c.running()
 		must(t, err)
@@ -262,9 +297,11 @@ func testManyStale(t *testing.T, udp bool) {
 		before, err := resident(pid, "VmRSS:")
 		must(t, err)
 		must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)) // its peak starts over (proc(5))
-		_, wrong := c.tracked(t)
+		_, wrong, _ := c.tracked(t)
 		want := c.connections(t) - wrong + most
 		cpu, begun := c.busy(t), time.Now()
+		scans, lookups := z.scans.Load(), z.lookups.Load()
+		listings, failures := c.listings(t)
 		must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, endpoints)))
 		for left := c.connections(t); left > want; { // as long as there are fewer and fewer, it is at work
 			was := left
@@ -275,15 +312,33 @@ func testManyStale(t *testing.T, udp bool) {
 				return nil
 			})
 		}
+		took := time.Since(begun)
+		asked := func() (int, int) {
+			n, failed := c.listings(t)
+			return int(z.scans.Load() - scans), n - listings - (failed - failures) // one that takes too long is repeated
+		}
+		wait.NoError(t, "the second look", func() error {
+			if s, l := asked(); s < wantScans || l < wantListings {
+				return fmt.Errorf("%d scans, %d listings; want %d, %d", s, l, wantScans, wantListings)
+			}
+			return nil
+		})
+		if s, l := asked(); s > wantScans || l > wantListings {
+			t.Errorf("the switch was asked for %d scans and %d listings, want %d and %d", s, l, wantScans, wantListings)
+		}
+
 		peak, err := resident(pid, "VmHWM:")
 		must(t, err)
-		t.Logf("%d connections, then %d endpoints: as it should be within %v; %v of the switch's main thread; nkp %+d KiB at most",
-			connections, endpoints+1, time.Since(begun).Round(100*time.Millisecond), (c.busy(t) - cpu).Round(10*time.Millisecond), (peak-before)>>10)
+		t.Logf("%d connections, then %d endpoints: as it should be within %v; the switch was asked for %d scans, %d listings and %d single "+
+			"deletions: %v of its main thread; nkp %+d KiB at most", want-most+wrong, endpoints+1, took.Round(100*time.Millisecond),
+			wantScans, wantListings, z.lookups.Load()-lookups, (c.busy(t) - cpu).Round(10*time.Millisecond), (peak-before)>>10)
 		if more := peak - before; more > 20<<20 {
 			t.Errorf("nkp takes %d MiB more", more>>20)
 		}
-		if right, wrong := c.tracked(t); right < stay || wrong > most {
-			t.Errorf("%d of %d connections to the endpoint that stays are left, and %d to others", right, stay, wrong)
+		right, wrong, still := c.tracked(t)
+		if right < stay || wrong > most || still != kept {
+			t.Errorf("%d of %d connections to the endpoint that stays are left, %d to others, and %d of %d of the Service that keeps them",
+				right, stay, wrong, still, kept)
 		}
 	}
 	for _, question := range []string{"dpctl/dump-conntrack", "dpctl/ct-stats-show"} { // what Open vSwitch itself takes for them
@@ -292,10 +347,10 @@ func testManyStale(t *testing.T, udp bool) {
 		must(t, err)
 		t.Logf("%s: %v of the switch's main thread", question, c.busy(t)-cpu)
 	}
-	_, wrong := c.tracked(t)
-	shrink(many-1, wrong-1)
-	shrink(0, 0)
-	if said := c.said(1 << 20); strings.Contains(said, "connection to the switch lost") {
+	_, wrong, _ := c.tracked(t)
+	shrink(many-1, wrong-1, 2, 0)
+	shrink(0, 0, 0, 2)
+	if said := c.said(1 << 30); strings.Contains(said, "connection to the switch lost") {
 		t.Error("the connection to the switch was lost")
 	}
 }

@@ -36,6 +36,9 @@ type interceptor struct {
 	reads map[*ofctrltest.Pair]chan struct{} // closed when the agent has asked for flows: the handshake is over
 
 	told, flooded atomic.Int64 // bundles answered falsely, bytes of floods
+	// scans and lookups are the flushes for which the switch goes through its whole conntrack table, and those by which it deletes one
+	// entry of a Service of the tests.
+	scans, lookups atomic.Int64
 }
 
 // intercept has the agent reach the switch through an interceptor alone.
@@ -97,6 +100,13 @@ func (z *interceptor) fromAgent(p *ofctrltest.Pair, m ofctrltest.Message) {
 			return
 		}
 	}
+	switch {
+	case !isFlush(m):
+	case m[flushFirst] == 0 && m[flushFirst+1] != flushSource:
+		z.scans.Add(1)
+	case bytes.Contains(m, []byte{0xff, 0xff, 40, 0, 0}):
+		z.lookups.Add(1)
+	}
 	if cut := z.get().cut; cut != nil && isFlush(m) {
 		z.set(behaviour{})
 		cut()
@@ -106,10 +116,14 @@ func (z *interceptor) fromAgent(p *ofctrltest.Pair, m ofctrltest.Message) {
 	p.Switch.Write(m)
 }
 
+// flushFirst is where an NXT_CT_FLUSH has the type of its first tuple's first property; flushSource is that type if the tuple has a source, so
+// that it is complete.
+const flushFirst, flushSource = 32, 0
+
 // isFlush distinguishes NXT_CT_FLUSH (experimenter 0x2320, subtype 32) from everything else, and from a probe of the address that
 // documentation has (RFC 5737).
 func isFlush(m ofctrltest.Message) bool {
-	return m.Type() == ofctrltest.Experimenter && len(m) > 16 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
+	return m.Type() == ofctrltest.Experimenter && len(m) > flushFirst+1 && binary.BigEndian.Uint64(m[8:]) == 0x2320<<32|32 && !bytes.Contains(m, []byte{192, 0, 2, 1})
 }
 
 func (z *interceptor) fromSwitch(p *ofctrltest.Pair, m ofctrltest.Message) {

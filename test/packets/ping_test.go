@@ -169,15 +169,25 @@ func (c *cluster) noPing(t *testing.T, from *testbed.Host, to string, payload in
 	}
 }
 
-// left checks that nothing of the pings is left in the kernel's tables or on the switch.
-func (c *cluster) left(t *testing.T) {
+// kernelRules returns what is in the kernel's tables on the node, as nft and iptables print it.
+func (c *cluster) kernelRules(t *testing.T) (text string) {
 	t.Helper()
-	var text string
-	for _, argv := range [][]string{{"nft", "list", "ruleset"}, {"iptables-save"}, {"ip6tables-save"}} {
+	programs := [][]string{{"nft", "-s", "list", "ruleset"}}
+	if hasIPTables() {
+		programs = append(programs, []string{"iptables-save"}, []string{"ip6tables-save"})
+	}
+	for _, argv := range programs {
 		out, err := c.Exec(c.Node, argv...)
 		must(t, err)
 		text += out
 	}
+	return text
+}
+
+// left checks that nothing of the pings is left in the kernel's tables or on the switch.
+func (c *cluster) left(t *testing.T) {
+	t.Helper()
+	text := c.kernelRules(t)
 	if c.bridged() {
 		for _, command := range []string{"dump-flows", "dump-meters"} {
 			out, err := c.Ofctl("-O", "OpenFlow15", command, c.Bridge)
@@ -424,12 +434,7 @@ func without(list, these []string) []string {
 // installed returns the sorted lines of what is in the kernel's tables and on the switch, without counters.
 func (c *cluster) installed(t *testing.T) []string {
 	t.Helper()
-	var text string
-	for _, argv := range [][]string{{"nft", "-s", "list", "ruleset"}, {"iptables-save"}, {"ip6tables-save"}} {
-		out, err := c.Exec(c.Node, argv...)
-		must(t, err)
-		text += out
-	}
+	text := c.kernelRules(t)
 	if c.bridged() {
 		for _, argv := range [][]string{{"--no-stats", "dump-flows"}, {"dump-groups"}, {"dump-meters"}} {
 			out, err := c.Ofctl(append(argv, c.Bridge)...)

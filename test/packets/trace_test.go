@@ -78,10 +78,13 @@ func proxyMode(s *v1.Service) {
 	s.Status.LoadBalancer.Ingress[0].IPMode = &p
 }
 
+// hasIPTables reports whether the test machine has iptables.
+func hasIPTables() bool { return !onKernelDatapath() }
+
 // needsIPTables skips where the test machine has none.
 func needsIPTables(t *testing.T) {
 	t.Helper()
-	if onKernelDatapath() {
+	if !hasIPTables() {
 		t.Skip("the virtual machine of make test-kernel has no iptables; make test runs it")
 	}
 }

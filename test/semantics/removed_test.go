@@ -127,7 +127,8 @@ func TestRow20RemovedEndpoints(t *testing.T) {
 		c.start()
 		all.ended(t, c.there.Name)
 
-		removedEndpoints("drain=4s")(web)
+		drain := fmt.Sprintf("drain=%v", wait.Limit/15) // longer than a restart takes
+		removedEndpoints(drain)(web)
 		c.apply()
 		remove(c.here2)
 		c.apply()
@@ -157,8 +158,8 @@ func TestRow20RemovedEndpoints(t *testing.T) {
 		}
 
 		for _, ask := range []struct{ command, want string }{
-			{"services web -o wide", "TCP connections to removed endpoints are closed (drain=4s)"},
-			{"services web -o json", `"removedEndpoints": "drain=4s"`},
+			{"services web -o wide", "TCP connections to removed endpoints are closed (" + drain + ")"},
+			{"services web -o json", `"removedEndpoints": "` + drain + `"`},
 			{"status", fmt.Sprintf("Service %s/%s: metadata.annotations[%s]: \"closed\" is neither", wrong.Namespace, wrong.Name,
 				k8s.AnnotationRemovedEndpoints)},
 			{"status", "1 Service with TCP connections to removed endpoints closed, 0 removed endpoints draining"},
