@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,11 +236,32 @@ func (c *cluster) tracked(t *testing.T) (right, wrong, kept int) {
 	return right, wrong, kept
 }
 
+// listing finds how long a listing of the switch's connections took, in nkp's log.
+var listing = regexp.MustCompile(`"scanned for stale UDP conntrack entries".* took=(\S+)`)
+
 // listings is how often nkp has listed the switch's connections, and how often it had to do so again because one took too long.
-func (c *cluster) listings(t *testing.T) (n, failed int) {
-	t.Helper()
+func (c *cluster) listings() (n, failed int) {
 	said := c.said(1 << 30)
-	return strings.Count(said, "scanned for stale UDP conntrack entries"), strings.Count(said, "cannot delete stale UDP conntrack entries")
+	return len(listing.FindAllString(said, -1)), strings.Count(said, "cannot delete stale UDP conntrack entries")
+}
+
+// listsNoMore waits until nkp has made the listings for which its start and the first look at the Services are the reason. Between two it
+// waits for nine times as long as the first one took.
+func (c *cluster) listsNoMore(t *testing.T) {
+	t.Helper()
+	for n := 0; ; {
+		all := listing.FindAllStringSubmatch(c.said(1<<30), -1)
+		if n == len(all) && n > 0 {
+			return
+		}
+		pause := 5 * time.Second
+		if n = len(all); n > 0 {
+			took, err := time.ParseDuration(all[n-1][1])
+			must(t, err)
+			pause += 10 * took
+		}
+		time.Sleep(pause)
+	}
 }
 
 // busy is the processor time of the switch's main thread, which answers OpenFlow.
@@ -272,7 +294,7 @@ func testManyStale(t *testing.T, udp bool) {
 		t.Fatalf("%d connections to %d endpoints are too few, want %d", connections, many+1, least)
 	}
 	c := newCluster(t)
-	c.debug = true
+	c.flags = []string{"--log-level", "debug", "--audit-period", "1h"} // an audit would list, too
 	z := c.intercept(t)
 	must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, many)))
 	must(t, c.start())
@@ -286,7 +308,7 @@ func testManyStale(t *testing.T, udp bool) {
 	if stay == 0 || go_ < connections*9/10 {
 		t.Fatalf("%d connections to the endpoint that stays, %d to others", stay, go_)
 	}
-	wait.For(t, "both listings after connecting", func() bool { n, _ := c.listings(t); return n >= 2 })
+	c.listsNoMore(t)
 
 	// shrink changes the Service, and waits until nothing is left that leads nowhere, and the switch was asked as often as it should be.
 	shrink := func(endpoints, most, wantScans, wantListings int) {
@@ -301,7 +323,7 @@ func testManyStale(t *testing.T, udp bool) {
 		want := c.connections(t) - wrong + most
 		cpu, begun := c.busy(t), time.Now()
 		scans, lookups := z.scans.Load(), z.lookups.Load()
-		listings, failures := c.listings(t)
+		listings, failures := c.listings()
 		must(t, harness.WriteManifests(c.manifest, c.manyEndpoints(udp, endpoints)))
 		for left := c.connections(t); left > want; { // as long as there are fewer and fewer, it is at work
 			was := left
@@ -314,7 +336,7 @@ func testManyStale(t *testing.T, udp bool) {
 		}
 		took := time.Since(begun)
 		asked := func() (int, int) {
-			n, failed := c.listings(t)
+			n, failed := c.listings()
 			return int(z.scans.Load() - scans), n - listings - (failed - failures) // one that takes too long is repeated
 		}
 		wait.NoError(t, "the second look", func() error {

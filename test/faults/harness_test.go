@@ -46,7 +46,7 @@ type cluster struct {
 	database *channel       // between the agent and the switch's database
 	straight bool           // the agent goes past both
 	openflow string         // the agent goes past both, and to this target; "": it does not
-	debug    bool           // the agent logs what it scans
+	flags    []string       // further ones of the agent
 	servers  []*testbed.Pod // local ones first
 	clients  []*testbed.Pod
 	services []*svc
@@ -104,9 +104,7 @@ func (c *cluster) socket() string { return filepath.Join(c.RunDir, "nkp.sock") }
 func (c *cluster) start() error {
 	args := append([]string{"run"}, c.common()...)
 	args = append(args, "--socket", c.socket(), "--ovs-wait", "30s", "--metrics-bind-address", metricsAddr, "--profiling")
-	if c.debug {
-		args = append(args, "--log-level", "debug")
-	}
+	args = append(args, c.flags...)
 	switch {
 	case c.openflow != "":
 		args = append(args, "--openflow", c.openflow)
