@@ -315,7 +315,7 @@ func (p *Plane) Detail() Status {
 	for _, f := range []k8s.Family{k8s.IPv4, k8s.IPv6} {
 		if fs := p.families[f]; fs != nil {
 			now := *fs
-			now.InStep = now.InStep && !p.loops[f].Doubtful() // not if it hangs while it checks the rules
+			now.InStep = now.InStep && !p.loops[f].Stalled() // not if it hangs while it checks the rules
 			s.Families = append(s.Families, now)
 		}
 	}

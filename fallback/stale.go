@@ -131,7 +131,10 @@ func (f *StaleForgetter) Due() time.Time {
 	case len(f.waiting)+len(f.pings.of) > 0:
 		return f.next
 	case len(f.closing.ports) > 0:
-		return later(f.next, f.rested)
+		if f.rested.After(f.next) {
+			return f.rested
+		}
+		return f.next
 	case f.newTCP && f.newTCPAfter.After(f.next):
 		return f.newTCPAfter
 	case f.newTCP:
@@ -147,13 +150,6 @@ func (f *StaleForgetter) unclosed() string {
 	}
 	return fmt.Sprintf("%s: connections to removed endpoints of %s are still to be deleted",
 		f.worker.Family, dataplane.Count(len(f.closing.ports), "Service port"))
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // Run deletes the noted connections. It must run after the rules are installed: otherwise a client's next

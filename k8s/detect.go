@@ -9,13 +9,12 @@ import (
 // DetectLocalMode names a way to recognize traffic of this node's pods (kube-proxy's --detect-local-mode).
 type DetectLocalMode string
 
-// The modes of kube-proxy; the empty one detects nothing.
+// The modes of kube-proxy; "" detects nothing.
 const (
 	DetectByClusterCIDR     DetectLocalMode = "ClusterCIDR"
 	DetectByNodeCIDR        DetectLocalMode = "NodeCIDR"
 	DetectByBridge          DetectLocalMode = "BridgeInterface"
 	DetectByInterfacePrefix DetectLocalMode = "InterfaceNamePrefix"
-	DetectNothing           DetectLocalMode = ""
 )
 
 // DetectLocal configures how traffic of this node's pods is recognized.

@@ -37,6 +37,9 @@ func FamilyOf(a netip.Addr) Family {
 // Protocol is the transport protocol of a Service port: TCP, UDP or SCTP.
 type Protocol = v1.Protocol
 
+// ProtocolNumbers are the protocols of Services by IANA's numbers.
+var ProtocolNumbers = map[Protocol]uint8{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132}
+
 // ServiceName is the namespace and name of a Service.
 type ServiceName struct {
 	Namespace, Name string

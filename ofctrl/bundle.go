@@ -277,7 +277,7 @@ var controlNames = map[uint16]string{
 
 // wait waits for a control reply or for the error in its place.
 func (b *bundle) wait(ctx context.Context, want uint16) error {
-	p := b.c.patience(b.call,
+	p := b.c.startTimer(b.call,
 		fmt.Sprintf("the request to %s a bundle of %d messages", controlNames[want], len(b.items)))
 	defer p.timer.Stop()
 	for {

@@ -14,11 +14,11 @@ import (
 // error ends the connection.
 type sink interface{ receive(i int, f frame) error }
 
-// call is a run of transaction ids that a caller waits for.
+// call is a run of consecutive transaction ids whose replies a caller waits for.
 type call struct {
 	first, n uint32
 	sink     sink
-	// lastReply is when the last message for it came, or it was registered: nanoseconds after Conn.epoch.
+	// lastReply is the time of its last reply, or of its registration, in nanoseconds after Conn.epoch.
 	lastReply atomic.Int64
 }
 
@@ -61,10 +61,10 @@ func (c *Conn) sinkOf(xid uint32) (sink, int) {
 // maxAnswerTimeouts is how many AnswerTimeouts an answer may take altogether, however steadily it comes in.
 const maxAnswerTimeouts = 10
 
-// patience ends the connection if the switch leaves a call without an answer: if no message for it arrives
+// answerTimer ends the connection if the switch leaves a call without an answer: if no message for it arrives
 // for Options.AnswerTimeout, or the answer is not complete after maxAnswerTimeouts times that. Keep-alive
 // does not detect such a switch, because it may still answer echoes.
-type patience struct {
+type answerTimer struct {
 	c     *Conn
 	k     *call
 	what  string // the question, for the error
@@ -72,16 +72,16 @@ type patience struct {
 	timer *time.Timer
 }
 
-// patience starts the time limit for the answer to a request that was just sent. The caller must stop the
+// startTimer starts the time limit for the answer to a request that was just sent. The caller must stop the
 // timer.
-func (c *Conn) patience(k *call, what string) *patience {
+func (c *Conn) startTimer(k *call, what string) *answerTimer {
 	since := time.Since(c.epoch)
 	k.lastReply.Store(int64(since)) // the time spent sending does not count
-	return &patience{c, k, what, since, time.NewTimer(c.opts.AnswerTimeout)}
+	return &answerTimer{c, k, what, since, time.NewTimer(c.opts.AnswerTimeout)}
 }
 
 // check is called when the timer fires.
-func (p *patience) check() {
+func (p *answerTimer) check() {
 	now := time.Since(p.c.epoch)
 	quiet, all := now-time.Duration(p.k.lastReply.Load()), now-p.since
 	switch limit := p.c.opts.AnswerTimeout; {
@@ -99,7 +99,7 @@ type batch struct {
 	n    int
 	errs map[int]*SwitchError // by index; written by the reader, read once done is closed
 	done chan struct{}
-	over bool // only the reader looks
+	over bool // the barrier was answered; used by the reader only
 }
 
 func (b *batch) receive(i int, f frame) error {
@@ -146,7 +146,7 @@ func (c *Conn) doBatch(
 // await waits for done, the end of ctx or the end of the connection. If the switch does not answer in time,
 // it ends the connection. what names the request in errors.
 func (c *Conn) await(ctx context.Context, k *call, what string, done <-chan struct{}) error {
-	p := c.patience(k, what)
+	p := c.startTimer(k, what)
 	defer p.timer.Stop()
 	for {
 		select {

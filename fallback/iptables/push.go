@@ -24,7 +24,7 @@ var errManyRefused = errors.New("iptables refused too many Services in one round
 // round is one pass over the dirty items.
 type round struct {
 	looked  bool // the rules were read back after the first failure, and had not changed
-	refused int
+	refused int  // items isolated so far
 }
 
 // pushDirty programs the dirty items in bounded transactions, in the order of their names, so that a
@@ -72,12 +72,8 @@ func (w *worker) pushDirty(ctx context.Context) error {
 	return w.addDeferred(ctx)
 }
 
-// push commits a change. If it is refused, push puts the items at fault into backoff and commits the others.
-func (w *worker) push(ctx context.Context, c *change, r *round) error {
-	return w.blame(ctx, c, w.commit(ctx, c), r)
-}
-
-// blame isolates the items at fault if err says that a change was refused.
+// blame handles the result of committing a change, which is err. If the change was refused, it puts the items
+// at fault into backoff, found by bisection, and commits the others.
 func (w *worker) blame(ctx context.Context, c *change, err error, r *round) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, restore.ErrBusy) {
 		return err
@@ -116,14 +112,15 @@ func (w *worker) blame(ctx context.Context, c *change, err error, r *round) erro
 		for _, n := range names {
 			w.plan(part, n)
 		}
-		if err := w.push(ctx, part, r); err != nil {
+		if err := w.blame(ctx, part, w.commit(ctx, part), r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// collect deletes unreferenced chains when that is due. It costs as much as a change, and can wait.
+// collect deletes unreferenced chains, at most one transaction of them at a time. Deleting costs as much as a
+// change does, so it waits until the plane has been idle for a while.
 func (w *worker) collect(ctx context.Context) error {
 	now := time.Now()
 	if len(w.have.garbage) == 0 {

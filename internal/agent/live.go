@@ -33,7 +33,7 @@ func (s *Settings) compare(
 ) error {
 	db := now.switchNow()
 	switch {
-	case r.Gap:
+	case r.Unserved:
 		r.Live = live.Nothing()
 		return nil
 	case r.Userspace:
@@ -138,7 +138,7 @@ func (s *Settings) LiveSwitch(db *ovsdb.Switch) (*live.Switch, error) {
 		return nil, fmt.Errorf("--live: %w", tracker.Missing)
 	}
 	return &live.Switch{
-		Tracker: tracker, Bridge: s.Bridge,
+		Daemon: tracker, Bridge: s.Bridge,
 		Port:  func(name string) (uint32, bool) { return portNumber(db, name) },
 		Usage: func(ctx context.Context) dpctl.Usage { return s.ConntrackUsage(ctx, db) },
 	}, nil

@@ -81,7 +81,7 @@ func (s *Settings) probe(
 	}
 
 	switch {
-	case r.Service == "" || r.Gap || sp == nil:
+	case r.Service == "" || r.Unserved || sp == nil:
 		return errors.New(
 			"not probed: nothing of nkp's handles this packet, so that a probe would not test it")
 	case r.Userspace:
@@ -178,7 +178,7 @@ func (s *Settings) throughBridge(ctx context.Context, now *planes, db *ovsdb.Swi
 	port, ok := db.PortByIP(p.q.From.Addr())
 	if ok {
 		var macs []net.HardwareAddr // the database may have that of the port's other end
-		err := sw.Tracker.Learned(ctx, s.Bridge, func(n uint32, mac net.HardwareAddr) {
+		err := sw.Daemon.Learned(ctx, s.Bridge, func(n uint32, mac net.HardwareAddr) {
 			if n == port.OFPort {
 				macs = append(macs, slices.Clone(mac))
 			}

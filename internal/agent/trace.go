@@ -161,9 +161,9 @@ func (a *Agent) traceCluster() trace.Cluster {
 		return c
 	}
 	if form := a.bridge.HostTrafficFor(a.model); form == bridge.HostOVS {
-		c.OwnGap = cmp.Or(a.hostPlaneOff, "it never crosses the bridge (--host-traffic ovs)")
+		c.OwnUnserved = cmp.Or(a.hostPlaneOff, "it never crosses the bridge (--host-traffic ovs)")
 	} else {
-		c.HostGap = cmp.Or(a.hostPlaneOff,
+		c.HostUnserved = cmp.Or(a.hostPlaneOff,
 			"the node's address is not on the bridge (--host-traffic "+string(form)+")")
 	}
 	return c

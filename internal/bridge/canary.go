@@ -139,7 +139,7 @@ func (c *canaryPath) send(ctx context.Context, ready *ofctrl.Conn, again bool) d
 	if err == nil && r.Lost != "" && ready.PacketInDrops() != drops {
 		err = errors.New("the queue of packets from the switch to nkp was full")
 	}
-	if err = cmp.Or(forget(ctx, ready, c.plane.tracker(), entries), err); err != nil {
+	if err = cmp.Or(forget(ctx, ready, c.plane.daemon(), entries), err); err != nil {
 		return dataplane.CanaryResult{Unknown: err.Error()}
 	}
 	return r
@@ -287,7 +287,7 @@ func (now canaryCounts) whereLost(was canaryCounts) (r dataplane.CanaryResult) {
 }
 
 // forget deletes conntrack entries by their exact tuples. One that is gone already is no error.
-func forget(ctx context.Context, conn *ofctrl.Conn, t dpctl.Tracker, list []dpctl.Connection) error {
+func forget(ctx context.Context, conn *ofctrl.Conn, t dpctl.Daemon, list []dpctl.Connection) error {
 	filters := make([]flow.CTFilter, 0, len(list))
 	for _, c := range list {
 		filters = append(filters, flow.CTFilter{

@@ -68,7 +68,7 @@ func (p *Plane) Asked(ctx context.Context) (usage dpctl.Usage, megaflows dpctl.M
 
 // megaflows returns how full the flow cache of a bridge's datapath is.
 func (s *Settings) megaflows(ctx context.Context, sw *ovsdb.Switch) dpctl.Megaflows {
-	m, err := s.tracker(sw).Megaflows(ctx)
+	m, err := s.daemon(sw).Megaflows(ctx)
 	m.NotKnown = unknown(err)
 	return m
 }
@@ -79,7 +79,7 @@ func (s *Settings) fragments(ctx context.Context, sw *ovsdb.Switch) []string {
 	if sw.DatapathType != "netdev" {
 		return nil
 	}
-	if f, err := s.tracker(sw).Fragments(ctx); err == nil {
+	if f, err := s.daemon(sw).Fragments(ctx); err == nil {
 		if w := dpctl.FragmentsWarning(f); w != "" {
 			return []string{w}
 		}
@@ -104,7 +104,7 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 	var table dpctl.Fill
 	var tableErr, err error
 
-	t := s.tracker(sw)
+	t := s.daemon(sw)
 	u.Zones, err = t.Limits(ctx, s.Layout.ZoneDNAT, s.Layout.ZoneSNAT)
 
 	switch {
@@ -137,11 +137,11 @@ func (s *Settings) ConntrackUsage(ctx context.Context, sw *ovsdb.Switch) dpctl.U
 }
 
 // tracker returns what a bridge's ovs-vswitchd can be asked by.
-func (s *Settings) tracker(sw *ovsdb.Switch) dpctl.Tracker {
+func (s *Settings) daemon(sw *ovsdb.Switch) dpctl.Daemon {
 	return dpctl.Find(s.OVSDB, sw.DatapathType)
 }
 
-func (p *Plane) tracker() dpctl.Tracker { return dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType) }
+func (p *Plane) daemon() dpctl.Daemon { return dpctl.Find(p.set.OVSDB, p.db.Switch().DatapathType) }
 
 // eachInKernel calls do for each connection of a zone of the kernel's table.
 func eachInKernel(ctx context.Context, zone uint16, do func(*dpctl.Connection) error) error {
@@ -161,7 +161,7 @@ func (p *Plane) Connections(ctx context.Context, do func(*dpctl.Connection) erro
 	if p.set.inKernel(&sw) {
 		return eachInKernel(ctx, zone, do)
 	}
-	t := p.set.tracker(&sw)
+	t := p.set.daemon(&sw)
 	n, err := t.Count(ctx)
 	switch {
 	case err != nil:

@@ -48,7 +48,7 @@ func (s *Settings) contradictions(
 		}
 	}
 
-	err := s.tracker(sw).Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
+	err := s.daemon(sw).Learned(ctx, s.Bridge, func(port uint32, mac net.HardwareAddr) {
 		if list, pod := learned[port]; pod && len(list) < 2 {
 			learned[port], at[toMAC(mac)] = append(list, mac), port
 		}

@@ -21,7 +21,7 @@ func (s *Settings) FailOpen(ctx context.Context, sw *ovsdb.Switch) string {
 	if !sw.Exists || sw.FailMode == "secure" || len(sw.Controllers) == 0 {
 		return ""
 	}
-	open, err := s.tracker(sw).FailsOpen(ctx, sw.Bridge)
+	open, err := s.daemon(sw).FailsOpen(ctx, sw.Bridge)
 	connected := func(c ovsdb.Controller) bool { return c.Connected }
 	if err == nil && !open || err != nil && slices.ContainsFunc(sw.Controllers, connected) {
 		return ""

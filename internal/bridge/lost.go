@@ -25,7 +25,7 @@ func (p *Plane) Counted(ctx context.Context) (c Counted) {
 	if conn := p.conn(); conn != nil {
 		c.ports, _ = conn.PortPackets(ctx)
 	}
-	c.checksums, _ = p.tracker().Counters(ctx, badChecksum)
+	c.checksums, _ = p.daemon().Counters(ctx, badChecksum)
 	return c
 }
 

@@ -68,7 +68,7 @@ func (p *Plane) BeginProbe(ctx context.Context, probe pipeline.Probe) (*Probing,
 func (r *Probing) inForce(ctx context.Context) error {
 	err := r.Renew(ctx)
 	if err == nil {
-		err = r.plane.tracker().Revalidated(ctx)
+		err = r.plane.daemon().Revalidated(ctx)
 	}
 	if err != nil {
 		return err
@@ -199,5 +199,5 @@ func (p *Plane) ForgetProbe(ctx context.Context, probe *pipeline.Probe, endpoint
 		list = append(list, one)
 	}
 
-	return forget(ctx, conn, p.tracker(), list)
+	return forget(ctx, conn, p.daemon(), list)
 }

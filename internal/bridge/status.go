@@ -293,7 +293,7 @@ func (p *Plane) waits(by time.Time) bool { return p.in.Waits(by) || len(p.prog.s
 // Uncached waits until the flows that the datapath caches follow the tables as they are now, and returns why
 // they may not; "": they do, or ovs-vswitchd's control socket cannot be reached.
 func (p *Plane) Uncached(ctx context.Context) string {
-	if p.tracker().Revalidated(ctx) != nil && ctx.Err() != nil {
+	if p.daemon().Revalidated(ctx) != nil && ctx.Err() != nil {
 		return "the datapath's cached flows do not follow the tables yet"
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/nkp-proxy/nkp/internal/config"
 	"github.com/nkp-proxy/nkp/internal/trace"
@@ -33,7 +34,7 @@ func (s *settings) kubeProxyInForce(f *pflag.FlagSet) error {
 	}
 
 	c.kubeProxy = config.NewKubeProxy()
-	c.kubeProxy.Mode = config.ProxyMode(c.explicit["proxy-mode"]) // some fields apply in one mode only
+	c.kubeProxy.Mode = v1alpha1.ProxyMode(c.explicit["proxy-mode"]) // some fields apply in one mode only
 	err := c.takeFlags(f, func(field *config.KubeProxyField) bool { return field.Counts(c.kubeProxy) })
 	if err != nil {
 		return err

@@ -50,9 +50,7 @@ Windows it is an error. Exit status: 0 listed, 1 no answer, or no bridge.`,
 // list.
 func writePods(out io.Writer, list *api.PodList) error {
 	for _, note := range list.Notes {
-		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(note)); err != nil {
-			return err
-		}
+		fmt.Fprintf(out, "NOTE: %s\n", oneLine(note))
 	}
 
 	if len(list.Ports) == 0 {

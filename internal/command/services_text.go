@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -278,19 +279,16 @@ func (t *servicesText) rateCells(s *api.ServiceInfo) (cells []string) {
 
 // writeNotes prints the notes about all Services and about counters, each once.
 func writeNotes(out io.Writer, list *api.ServiceList) error {
+	w := bufio.NewWriter(out)
 	for _, n := range list.Notes {
-		if _, err := fmt.Fprintf(out, "NOTE: %s\n", oneLine(n)); err != nil {
-			return err
-		}
+		fmt.Fprintf(w, "NOTE: %s\n", oneLine(n))
 	}
-	printed := map[string]bool{}
+	printed := map[string]bool{"": true}
 	for i := range list.Services {
-		if n := list.Services[i].CountersNote; n != "" && !printed[n] {
+		if n := list.Services[i].CountersNote; !printed[n] {
 			printed[n] = true
-			if _, err := fmt.Fprintf(out, "counters: %s\n", oneLine(n)); err != nil {
-				return err
-			}
+			fmt.Fprintf(w, "counters: %s\n", oneLine(n))
 		}
 	}
-	return nil
+	return w.Flush()
 }

@@ -59,13 +59,13 @@ func writeNodes(out io.Writer, s *clusterStatus, now time.Time) error {
 	return nil
 }
 
-// withoutNkp are the nodes that have no pod of nkp's. WithoutError says why they are not known.
+// withoutNkp lists the nodes without a pod of nkp. WithoutError is why they are not known; "": they are.
 type withoutNkp struct {
 	WithoutNkp   []string `json:"withoutNkp"`
 	WithoutError string   `json:"withoutError,omitempty"`
 }
 
-// without returns the nodes that are none of peers.
+// without returns the nodes of the cluster that none of the peers runs on.
 func (n *nodes) without(ctx context.Context, peers []peer) (w withoutNkp) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
@@ -93,11 +93,11 @@ func (w *withoutNkp) write(out io.Writer) {
 	}
 }
 
-// planeState is what the list of nodes shows of a data plane, or of a family of one.
+// planeState is the state of a data plane, or of one address family of it, in the list of nodes.
 type planeState struct {
 	inStep   bool
 	changes  int
-	p99Milli float64 // of the changes
+	p99Milli float64 // of the latency of changes
 }
 
 // planesOf returns the data planes of a status, the one for pods first.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"slices"
@@ -54,19 +55,17 @@ func (t *table) flush(out io.Writer, width int) error {
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	w.Flush() // a strings.Builder does not fail
+
+	b := bufio.NewWriter(out)
 	i := 0
 	for line := range strings.Lines(table.String()) {
-		if _, err := io.WriteString(out, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
+		fmt.Fprintln(b, strings.TrimRight(line, " \n"))
 		for _, d := range t.details[i] {
-			if _, err := fmt.Fprintf(out, "    %s\n", d); err != nil {
-				return err
-			}
+			fmt.Fprintf(b, "    %s\n", d)
 		}
 		i++
 	}
-	return nil
+	return b.Flush()
 }
 
 // row writes cells as a line of the table.

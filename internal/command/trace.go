@@ -139,8 +139,8 @@ func (f *traceFlags) run(cmd *cobra.Command, on *target) error {
 	return f.print(cmd.OutOrStdout(), r)
 }
 
-// here has the packet explained by the agent of this machine, or from the flags' source. caller is nil if
-// that is named.
+// here explains the packet by asking the agent of this machine or, if flags name a source of Services, without
+// one. caller is nil then.
 func (f *traceFlags) here(
 	cmd *cobra.Command,
 	s *settings,
@@ -175,7 +175,7 @@ func (f *traceFlags) here(
 	return nil, r, err
 }
 
-// flags defines the flags.
+// flags defines the flags of the command that are not those of run.
 func (f *traceFlags) flags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.from, "from", "", "source: an address or pod/NAMESPACE/NAME, each with or without :PORT")
@@ -199,7 +199,7 @@ func (f *traceFlags) flags(cmd *cobra.Command) {
 	f.output.flag(cmd, outputUsage)
 }
 
-// request reads the flags.
+// request checks the flags, and returns them as a request and the packet's parsed ends.
 func (f *traceFlags) request(protocolSet bool) (r trace.Request, e trace.Ends, err error) {
 	if f.from == "" || f.to == "" {
 		return r, e, usageError("pass --from IP[:PORT] and --to IP:PORT, or names; see \"nkp trace --help\"")
@@ -282,9 +282,9 @@ func (s *settings) traceCluster(d *desired) trace.Cluster {
 	}
 	switch s.HostTraffic {
 	case bridge.HostOff:
-		c.HostGap = "--host-traffic off"
+		c.HostUnserved = "--host-traffic off"
 	case bridge.HostOVS:
-		c.OwnGap = "--host-traffic ovs serves what crosses the bridge, and this never does"
+		c.OwnUnserved = "--host-traffic ovs serves what crosses the bridge, and this never does"
 	}
 	return c
 }
@@ -324,7 +324,7 @@ func (s *settings) traceHere(
 	}
 
 	switch {
-	case r.Gap:
+	case r.Unserved:
 		r.Live = live.Nothing()
 		return r, nil
 	case r.Userspace:

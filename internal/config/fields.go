@@ -207,9 +207,6 @@ func WithoutEffect(c *KubeProxy) []string {
 	return names
 }
 
-// ProxyMode is the type of kube-proxy's mode.
-type ProxyMode = v1alpha1.ProxyMode
-
 // Kind returns the type of the field's values, as a flag's help names it.
 func (f *KubeProxyField) Kind() string {
 	t := reflect.TypeFor[KubeProxy]().FieldByIndex(f.index).Type

@@ -6,19 +6,19 @@ type Object struct {
 	// Service is the Service port, such as "default/web:http TCP IPv4"; "": all were asked for.
 	Service string `json:"service,omitempty"`
 	Text    string `json:"text"`
-	// Packets and Bytes are what it has counted; nil: it does not count.
+	// Packets and Bytes are the object's counters; nil: it has none.
 	Packets *uint64 `json:"packets,omitempty"`
 	Bytes   *uint64 `json:"bytes,omitempty"`
 }
 
-// Listing collects installed objects, at most Most.
+// Listing collects installed objects, up to a limit.
 type Listing struct {
-	Most    int
+	Most    int // the limit
 	Objects []Object
 	More    int // number of objects that are not in Objects
 }
 
-// Add appends an object that does not count, or only its number if there are enough.
+// Add appends an object without counters. Beyond the limit it only increments More.
 func (l *Listing) Add(text string) { l.add(Object{Text: text}) }
 
 // AddCounted is like Add, for an object with counters.

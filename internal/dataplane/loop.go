@@ -13,12 +13,12 @@ type Loop struct {
 
 	mu    sync.Mutex // protects all below
 	doing string     // "": at rest
-	marks uint64     // how often there was progress
-	last  time.Time  // of the last one
+	marks uint64     // number of signs of progress
+	last  time.Time  // of the last mark
 
 	// The Watch sets the fields below.
-	seen   uint64 // marks at the last look
-	silent int    // looks in a row without progress
+	seen   uint64 // marks at the last check
+	silent int    // checks in a row without progress
 }
 
 // NewLoop returns a Loop at rest. name is what an operator reads: "bridge", "iptables IPv4".
@@ -51,17 +51,17 @@ func (l *Loop) Progress() {
 // Rest must be called before the goroutine waits for something to do.
 func (l *Loop) Rest() { l.Work("") }
 
-// doubt is how long a loop may work without progress before its last reported state becomes unreliable.
-const doubt = 10 * time.Second
+// stallTime is how long a loop may work without progress before its last reported state becomes unreliable.
+const stallTime = 10 * time.Second
 
-// Doubtful reports whether the goroutine has worked for doubt or longer without progress. A status must not
+// Stalled reports whether the goroutine has worked for stallTime or longer without progress. A status must not
 // claim then that all is well.
-func (l *Loop) Doubtful() bool {
+func (l *Loop) Stalled() bool {
 	if l == nil {
 		return false
 	}
 	s, working := l.state(0)
-	return working && s.For >= doubt
+	return working && s.For >= stallTime
 }
 
 // mark is called with the lock held.
@@ -95,7 +95,7 @@ func (l *Loop) state(patience int) (s State, ok bool) {
 	return s, true
 }
 
-// State is how a loop is that works.
+// State describes a working loop.
 type State struct {
 	Loop  string        `json:"loop"`
 	Doing string        `json:"doing"`

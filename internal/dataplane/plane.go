@@ -7,7 +7,7 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Plane keeps Open vSwitch, iptables or HNS in step with the model. Run is called once; all other methods may
+// Plane keeps Open vSwitch, nftables, iptables or HNS in step with the model. Run is called once; all other methods may
 // be called from any goroutine, before and while it runs.
 type Plane interface {
 	// Update hands over the model's changes; the first call must pass all of the model in changes. It never
@@ -35,7 +35,7 @@ type Plane interface {
 	List(ctx context.Context, of k8s.PortName, to *Listing) error
 }
 
-// Status is how a plane is.
+// Status is the state of a plane.
 type Status struct {
 	// Busy is set when the plane did not answer in time: the other fields are then older, and incomplete.
 	Busy bool
@@ -112,10 +112,10 @@ func (h Hooks) WithDefaults() Hooks {
 
 // Sync is one pass over changes that wrote something.
 type Sync struct {
-	Families []k8s.Family // that it touched
-	Full     bool         // it followed a read-back, or wrote everything; else what changed alone
+	Families []k8s.Family // whose objects were written
+	Full     bool         // it followed a read-back, or wrote everything; else only changes
 	Took     time.Duration
 }
 
-// Families are those that there are, in their order. It must not be changed.
+// Families are both address families, IPv4 first. It must not be changed.
 var Families = []k8s.Family{k8s.IPv4, k8s.IPv6}

@@ -37,11 +37,8 @@ type Connection struct {
 // netdev_default_ct_dpif_timeouts).
 const udpMultiple = 30
 
-// protocolNumbers are the protocols whose connections have ports, by IANA's numbers.
-var protocolNumbers = map[k8s.Protocol]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
-
 // IPProto returns IANA's number of the connection's protocol.
-func (c *Connection) IPProto() uint8 { return protocolNumbers[c.Protocol] }
+func (c *Connection) IPProto() uint8 { return k8s.ProtocolNumbers[c.Protocol] }
 
 // String returns the connection in one line.
 func (c *Connection) String() string {
@@ -57,7 +54,7 @@ func (c *Connection) String() string {
 func parseConnection(line string) (c Connection, ok bool) {
 	proto, rest, _ := strings.Cut(line, ",")
 	c.Protocol = k8s.Protocol(strings.ToUpper(proto))
-	if protocolNumbers[c.Protocol] == 0 {
+	if k8s.ProtocolNumbers[c.Protocol] == 0 {
 		return c, false
 	}
 	orig, reply := parenthesis(rest, "orig=("), parenthesis(rest, "reply=(")

@@ -1,6 +1,10 @@
 package dpctl
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nkp-proxy/nkp/k8s"
+)
 
 // FuzzConnections reads anything as the answer of dpctl/dump-conntrack. What comes out can be used.
 func FuzzConnections(f *testing.F) {
@@ -13,7 +17,7 @@ func FuzzConnections(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, c := range parse(text) {
-			if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() || protocolNumbers[c.Protocol] == 0 {
+			if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Endpoint.IsValid() || k8s.ProtocolNumbers[c.Protocol] == 0 {
 				t.Errorf("%+v", c)
 			}
 			_ = c.String()

@@ -3,5 +3,5 @@
 // ovs-vswitchd(8), "Datapath Commands"); read how full the datapath's tables are; follow a packet through the
 // flow tables (ofproto/trace).
 //
-// The caller decides which connections belong to a Service. Start reading at Tracker.
+// The caller decides which connections belong to a Service. Start reading at Daemon.
 package dpctl

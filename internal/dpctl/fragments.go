@@ -9,7 +9,7 @@ import (
 // Fragments is how many IP fragments the userspace datapath holds until their packets are complete, and may
 // hold. It is one number for all senders, and a fragment whose others do not come is held for 15 s (Open
 // vSwitch: lib/ipf.c), so that one sender can fill it.
-func (t Tracker) Fragments(ctx context.Context) (f Fill, err error) {
+func (t Daemon) Fragments(ctx context.Context) (f Fill, err error) {
 	found := 0
 	err = t.lines(ctx, "dpctl/ipf-get-status", t.params(), func(line []byte) error {
 		for format, n := range map[string]*int{

@@ -45,7 +45,7 @@ func (m *Megaflows) Warnings() []string {
 }
 
 // Megaflows returns how full the datapath's cache of flows is. It costs ovs-vswitchd less than a millisecond.
-func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
+func (t Daemon) Megaflows(ctx context.Context) (m Megaflows, err error) {
 	inDatapath, found := t.Datapath == "", false
 
 	err = t.lines(ctx, "upcall/show", nil, func(line []byte) error {
@@ -80,7 +80,7 @@ func (t Tracker) Megaflows(ctx context.Context) (m Megaflows, err error) {
 
 // Counters returns the event counters of ovs-vswitchd with these names, of all its datapaths since it
 // started. Those that its release does not have are left out.
-func (t Tracker) Counters(ctx context.Context, names ...string) (map[string]uint64, error) {
+func (t Daemon) Counters(ctx context.Context, names ...string) (map[string]uint64, error) {
 	params := make([][]string, len(names))
 	for i, name := range names {
 		params[i] = []string{name}

@@ -19,7 +19,7 @@ func FuzzReply(f *testing.F) {
 	path := daemon(f, func(conn net.Conn, _ request) { conn.Write(answer) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		answer = b
-		text, err := (Tracker{Control: path}).call(t.Context(), "list")
+		text, err := (Daemon{Control: path}).call(t.Context(), "list")
 		var refused *CommandError
 		switch {
 		case err == nil:

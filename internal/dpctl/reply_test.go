@@ -10,7 +10,7 @@ import (
 )
 
 func lines(ctx context.Context, path string) (got []string, err error) {
-	err = Tracker{Control: path}.lines(ctx, "dump", nil, func(line []byte) error {
+	err = Daemon{Control: path}.lines(ctx, "dump", nil, func(line []byte) error {
 		got = append(got, string(line))
 		return nil
 	})
@@ -45,7 +45,7 @@ func TestLines(t *testing.T) {
 		}
 	}
 	stop := errors.New("enough")
-	err := Tracker{Control: daemon(t, says(`{"result":"a\nb\n"}`))}.lines(t.Context(), "dump", nil, func([]byte) error { return stop })
+	err := Daemon{Control: daemon(t, says(`{"result":"a\nb\n"}`))}.lines(t.Context(), "dump", nil, func([]byte) error { return stop })
 	if !errors.Is(err, stop) {
 		t.Errorf("stopped: %v", err)
 	}
@@ -61,7 +61,7 @@ func TestLinesIsBounded(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	err := Tracker{Control: endless}.lines(ctx, "dump", nil, func([]byte) error {
+	err := Daemon{Control: endless}.lines(ctx, "dump", nil, func([]byte) error {
 		if n++; n == 10000 {
 			cancel()
 		}

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// Tracker is ovs-vswitchd as its control socket shows it, and in it one datapath. The socket takes JSON-RPC
+// Daemon is ovs-vswitchd as its control socket shows it, and in it one datapath. The socket takes JSON-RPC
 // 1.0 (Open vSwitch: lib/unixctl.c): requests with texts as parameters, each answered by a text.
-type Tracker struct {
+type Daemon struct {
 	Control  string // path of the control socket
 	Datapath string // such as system@ovs-system; "": the daemon's only one
 	Missing  error  // why the control socket is not known, which is the error of every call
 }
 
-// Find returns the Tracker of a datapath type. The control socket, ovs-vswitchd.PID.ctl, is next to the
+// Find returns the Daemon of a datapath type. The control socket, ovs-vswitchd.PID.ctl, is next to the
 // database's; that of a remote database (tcp:, ssl:) is missing. Find does not check whether ovs-vswitchd
 // answers there.
-func Find(database, datapathType string) (t Tracker) {
+func Find(database, datapathType string) (t Daemon) {
 	if datapathType != "" {
 		t.Datapath = datapathType + "@ovs-" + datapathType
 	}
@@ -61,7 +61,7 @@ func (e *CommandError) Error() string {
 
 // call runs one command and returns its reply. It ends with the context, whatever the daemon does. An error
 // of the command itself is a *CommandError.
-func (t Tracker) call(ctx context.Context, command string, params ...string) (text string, err error) {
+func (t Daemon) call(ctx context.Context, command string, params ...string) (text string, err error) {
 	broken := t.each(ctx, command, [][]string{params}, func(_ int, reply string, refused *CommandError) {
 		if text = reply; refused != nil {
 			err = refused
@@ -79,7 +79,7 @@ type eachReply func(i int, text string, refused *CommandError)
 // lines runs one command like call and calls do for each line of its reply, without the line's end, as it
 // comes: memory does not grow with their number. The line is valid during the call only. An error of do ends
 // it.
-func (t Tracker) lines(
+func (t Daemon) lines(
 	ctx context.Context, command string, params []string, do func(line []byte) error,
 ) error {
 	var refused error
@@ -96,7 +96,7 @@ func (t Tracker) lines(
 
 // each runs a command once for each list of parameters, over one connection, and calls do with each reply, or
 // the command's error, in order. Its own error is one of the connection: later commands were run or not.
-func (t Tracker) each(ctx context.Context, command string, params [][]string, do eachReply) error {
+func (t Daemon) each(ctx context.Context, command string, params [][]string, do eachReply) error {
 	return t.connect(ctx, command, func(conn net.Conn) error {
 		r := &reader{r: bufio.NewReader(io.LimitReader(conn, maxAll)), most: maxReply}
 		return exchange(conn, r, command, params, do)
@@ -107,7 +107,7 @@ func (t Tracker) each(ctx context.Context, command string, params [][]string, do
 const dialTimeout = 5 * time.Second
 
 // connect connects to the daemon for do, which ends with the context.
-func (t Tracker) connect(ctx context.Context, command string, do func(net.Conn) error) error {
+func (t Daemon) connect(ctx context.Context, command string, do func(net.Conn) error) error {
 	if t.Missing != nil {
 		return t.Missing
 	}

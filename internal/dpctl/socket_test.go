@@ -51,11 +51,11 @@ func TestCall(t *testing.T) {
 		text := ask.Method + " " + strings.Join(ask.Params, "|")
 		_ = json.NewEncoder(conn).Encode(map[string]any{"id": ask.ID, "result": text, "error": nil})
 	})
-	got, err := (Tracker{Control: path}).call(context.Background(), "ofproto/trace", "br-int", "in_port=1,ip")
+	got, err := (Daemon{Control: path}).call(context.Background(), "ofproto/trace", "br-int", "in_port=1,ip")
 	if err != nil || got != "ofproto/trace br-int|in_port=1,ip" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if got, err = (Tracker{Control: path}).call(context.Background(), "version"); err != nil || got != "version " {
+	if got, err = (Daemon{Control: path}).call(context.Background(), "version"); err != nil || got != "version " {
 		t.Errorf("without parameters: %q, %v", got, err)
 	}
 }
@@ -68,7 +68,7 @@ func TestCallErrors(t *testing.T) {
 		"nonsense": {`hello`, "not a JSON-RPC answer"},
 		"empty":    {`{"id":0}`, "neither result nor error"},
 	} {
-		_, err := (Tracker{Control: daemon(t, says(c.answer))}).call(context.Background(), "list")
+		_, err := (Daemon{Control: daemon(t, says(c.answer))}).call(context.Background(), "list")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -77,7 +77,7 @@ func TestCallErrors(t *testing.T) {
 			t.Errorf("%s: %T", name, err)
 		}
 	}
-	if _, err := (Tracker{Control: "/nonexistent/x.ctl"}).call(context.Background(), "list"); err == nil || !strings.Contains(err.Error(), "/nonexistent/x.ctl") {
+	if _, err := (Daemon{Control: "/nonexistent/x.ctl"}).call(context.Background(), "list"); err == nil || !strings.Contains(err.Error(), "/nonexistent/x.ctl") {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestCallIsBounded(t *testing.T) {
 		cancel()
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	if _, err := (Tracker{Control: silent}).call(ctx, "list"); !errors.Is(err, context.Canceled) {
+	if _, err := (Daemon{Control: silent}).call(ctx, "list"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a silent daemon: %v", err)
 	}
 	endless := daemon(t, func(conn net.Conn, _ request) {
@@ -101,7 +101,7 @@ func TestCallIsBounded(t *testing.T) {
 			}
 		}
 	})
-	if _, err := (Tracker{Control: endless}).call(context.Background(), "list"); !errors.Is(err, errTooLong) {
+	if _, err := (Daemon{Control: endless}).call(context.Background(), "list"); !errors.Is(err, errTooLong) {
 		t.Errorf("an endless answer: %v", err)
 	}
 }

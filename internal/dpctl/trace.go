@@ -8,13 +8,13 @@ import (
 
 // Trace has ovs-vswitchd follow a packet through its flow tables (ofproto/trace), and returns what it prints.
 // params are a bridge, the packet, and options.
-func (t Tracker) Trace(ctx context.Context, params ...string) (string, error) {
+func (t Daemon) Trace(ctx context.Context, params ...string) (string, error) {
 	return t.call(ctx, "ofproto/trace", params...)
 }
 
 // Traces does the same for several packets and calls do for each, in order. The first error, of a packet or
 // of do, is returned after all of them were followed.
-func (t Tracker) Traces(ctx context.Context, params [][]string, do func(text string) error) (err error) {
+func (t Daemon) Traces(ctx context.Context, params [][]string, do func(text string) error) (err error) {
 	broken := t.each(ctx, "ofproto/trace", params, func(_ int, text string, refused *CommandError) {
 		switch {
 		case err != nil:
@@ -36,7 +36,7 @@ const failOpen = "priority 15790320"
 // all flows of table 0. It follows a packet that is no IP packet. No flow can send such a packet through
 // conntrack, by which one that comes back is followed without end; ovs-vswitchd bounds how often it looks
 // tables up otherwise.
-func (t Tracker) FailsOpen(ctx context.Context, bridge string) (bool, error) {
+func (t Daemon) FailsOpen(ctx context.Context, bridge string) (bool, error) {
 	text, err := t.Trace(ctx, bridge, "in_port=LOCAL,dl_type=0x88b5") // IEEE 802, for experiments
 	if err == nil && !strings.Contains(text, "Datapath actions: ") {
 		err = errors.New("ovs-vswitchd does not say what it does with a packet")

@@ -101,7 +101,7 @@ func (u *Usage) Warnings() (out []string) {
 
 // Limits returns the zones, of those requested, that have a limit, with their entries. It costs ovs-vswitchd
 // less than a millisecond, however many entries there are.
-func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
+func (t Daemon) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 	list := []Fill{}
 	byDefault := 0
 	ask := func(params ...string) error {
@@ -136,10 +136,10 @@ func (t Tracker) Limits(ctx context.Context, zones ...uint16) ([]Fill, error) {
 
 // Max returns the number of connections that the table of the userspace datapath may hold. The kernel
 // datapath does not support this: the command fails.
-func (t Tracker) Max(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-maxconns") }
+func (t Daemon) Max(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-maxconns") }
 
 // Failures returns Usage.Failures of the userspace datapath.
-func (t Tracker) Failures(ctx context.Context) (map[string]uint64, error) {
+func (t Daemon) Failures(ctx context.Context) (map[string]uint64, error) {
 	counts, err := t.Counters(ctx, "conntrack_full", "conntrack_zone_full")
 	out := map[string]uint64{}
 	for counter, reason := range map[string]string{
@@ -154,7 +154,7 @@ func (t Tracker) Failures(ctx context.Context) (map[string]uint64, error) {
 }
 
 // number runs a command that answers with a number.
-func (t Tracker) number(ctx context.Context, command string) (int, error) {
+func (t Daemon) number(ctx context.Context, command string) (int, error) {
 	text, err := t.call(ctx, command, t.params()...)
 	if err != nil {
 		return 0, err

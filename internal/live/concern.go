@@ -34,12 +34,8 @@ type concern struct {
 func (v *view) concern(ctx context.Context, q trace.Question) *concern {
 	c := &concern{
 		family: flow.EthIPv4,
-		proto: map[k8s.Protocol]uint8{
-			"TCP":  flow.ProtoTCP,
-			"UDP":  flow.ProtoUDP,
-			"SCTP": flow.ProtoSCTP,
-		}[q.Protocol],
-		ports: map[uint32]bool{0: true},
+		proto:  k8s.ProtocolNumbers[q.Protocol],
+		ports:  map[uint32]bool{0: true},
 		isPort: func(id uint32) bool {
 			n, ok := v.Owner(ctx, id)
 			return ok && n == v.r.Port

@@ -35,7 +35,7 @@ func (s *Switch) follow(
 			params = append(params, s.params(p, q, uint32(hash), states))
 		}
 
-		err := s.Tracker.Traces(ctx, params, func(text string) error {
+		err := s.Daemon.Traces(ctx, params, func(text string) error {
 			w, err := parseWalk(text, s.Config.Layout.ChoosesByHash)
 			if err == nil {
 				walks = append(walks, w)
@@ -70,7 +70,7 @@ func (s *Switch) settle(
 	const most = 6 // passes through conntrack; nkp's pipeline has up to 4
 	for range most {
 		params := s.params(p, q, hash, states)
-		text, err := s.Tracker.Trace(ctx, params...)
+		text, err := s.Daemon.Trace(ctx, params...)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -85,7 +85,7 @@ func (v *view) neighbour(ctx context.Context, end, router station) error {
 		{"a request for it", router, end, false},
 		{"its answer", end, router, true},
 	} {
-		text, err := v.Tracker.Trace(ctx, v.Bridge, p.from.solicits(p.to, p.answers))
+		text, err := v.Daemon.Trace(ctx, v.Bridge, p.from.solicits(p.to, p.answers))
 		if err != nil {
 			return err
 		}

@@ -119,7 +119,7 @@ func (v *view) replyFrom(
 		}
 
 		p.flags, p.mark = flow.TCPSyn|flow.TCPAck, w.reg1
-		text, err := v.Tracker.Trace(ctx, append([]string{v.Bridge, p.flowText(one, 1)}, replyStates...)...)
+		text, err := v.Daemon.Trace(ctx, append([]string{v.Bridge, p.flowText(one, 1)}, replyStates...)...)
 		if err != nil {
 			return false, err
 		}

@@ -16,9 +16,9 @@ import (
 
 // Switch examines a bridge that nkp programs, over ovs-vswitchd's control socket and over OpenFlow.
 type Switch struct {
-	Tracker dpctl.Tracker // its control socket is ovs-vswitchd's, for all questions
-	Bridge  string
-	Config  pipeline.Config
+	Daemon dpctl.Daemon // its control socket is ovs-vswitchd's, for all questions
+	Bridge string
+	Config pipeline.Config
 	// Port returns the OpenFlow number of a port by its name.
 	Port func(name string) (number uint32, ok bool)
 	// Owner names the Service port that has an id.
@@ -98,7 +98,7 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 		return err
 	}
 
-	ports, err := s.Tracker.PortNumbers(ctx, s.Bridge)
+	ports, err := s.Daemon.PortNumbers(ctx, s.Bridge)
 	if err != nil {
 		return err
 	}
@@ -249,11 +249,11 @@ func (s *Switch) pod(ip netip.Addr) (pipeline.Pod, bool) {
 func (s *Switch) lister(
 	ctx context.Context,
 ) (each func(context.Context, uint16, func(*dpctl.Connection) error) error, n int) {
-	n, err := s.Tracker.Count(ctx)
+	n, err := s.Daemon.Count(ctx)
 	if err == nil && n > dpctl.MaxDetailed {
-		return s.Tracker.Each, n
+		return s.Daemon.Each, n
 	}
-	return s.Tracker.EachDetailed, n
+	return s.Daemon.EachDetailed, n
 }
 
 // connections adds steps about the connections that exist already, and returns them.

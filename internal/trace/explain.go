@@ -25,9 +25,9 @@ type Cluster struct {
 	Permissive bool
 	// Unheard are the Service ports that nkp cannot listen for at [::1], and why.
 	Unheard map[k8s.PortName]string
-	// HostGap is why no data plane serves traffic from the node's processes, OwnGap why none serves their
+	// HostUnserved is why no data plane serves traffic from the node's processes, OwnUnserved why none serves their
 	// traffic to addresses of the node itself; "": one does.
-	HostGap, OwnGap string
+	HostUnserved, OwnUnserved string
 }
 
 // explanation is a Result under construction.
@@ -63,7 +63,7 @@ func Explain(c Cluster, q Question) *Result {
 	}
 
 	if why := e.bypassReason(); why != "" {
-		e.Gap = true
+		e.Unserved = true
 		e.step("left alone: %s", why)
 		return &e.Result
 	}
@@ -107,10 +107,10 @@ func (e *explanation) bypassReason() string {
 	switch {
 	case e.Source != k8s.ThisNode || e.q.In != "":
 		return ""
-	case e.HostGap != "":
-		return "no data plane serves traffic from this node's own processes: " + e.HostGap
-	case e.OwnGap != "" && (to.IsLoopback() || slices.Contains(e.Model.Node.Local, to)):
-		return "no data plane serves what this node sends to itself: " + e.OwnGap
+	case e.HostUnserved != "":
+		return "no data plane serves traffic from this node's own processes: " + e.HostUnserved
+	case e.OwnUnserved != "" && (to.IsLoopback() || slices.Contains(e.Model.Node.Local, to)):
+		return "no data plane serves what this node sends to itself: " + e.OwnUnserved
 	}
 	return ""
 }

@@ -59,9 +59,9 @@ type Result struct {
 	Port   k8s.PortName   `json:"-"`
 	Source k8s.ClientKind `json:"-"`
 	Route  k8s.Route      `json:"-"`
-	// Gap is set if no data plane serves the node's own packet: it does not pass through anything that nkp
+	// Unserved is set if no data plane serves the node's own packet: it does not pass through anything that nkp
 	// installs.
-	Gap bool `json:"-"`
+	Unserved bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
 	// Chosen returns where packets from a client's port are sent, if that depends on nothing else; nil: to

@@ -18,11 +18,11 @@ const trustedInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-22
 // file or directory, or if it is a junction or another link. CheckAbove checks the directories above it.
 func CheckPath(path string) error { return inspect(path, itself) }
 
-// CheckAbove returns an error if a directory above the path is a link, or if anyone but those whom CheckPath
-// trusts may put another in its place or in that of what is in it. Adding to it, as C:\ and %ProgramData%
-// allow all users, is no error. Directories that do not exist are not checked. It starts at the volume's
-// root, so that nobody can replace a directory after it was checked. Call it before CheckPath for the same
-// reason.
+// CheckAbove returns an error if a directory above the path is a link, or if a user whom CheckPath does not
+// trust may replace it, or replace a file or directory in it. A right to add files is no error, because C:\
+// and %ProgramData% give it to all users. Directories that do not exist are not checked. The check begins at
+// the volume's root, so that no directory can be replaced after it was checked. Call CheckAbove before
+// CheckPath for the same reason.
 func CheckAbove(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {

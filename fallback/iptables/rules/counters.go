@@ -26,10 +26,8 @@ var EntryChains = []string{Services, NodePorts}
 // ParseEntry parses a line of `iptables -v -S`; ok is false for a rule that does not jump to a Service port's
 // chains.
 func ParseEntry(line string) (e Entry, ok bool) {
-	head, target, ok := cutLast(line, " -j ")
-	if !ok {
-		return e, false
-	}
+	_, target, packets, ok := parseCounted(line)
+	e.Packets = packets
 	target, _, _ = strings.Cut(target, " ")
 	switch {
 	case strings.HasPrefix(target, prefixFirewall):
@@ -39,12 +37,16 @@ func ParseEntry(line string) (e Entry, ok bool) {
 	default:
 		return e, false
 	}
-	_, counters, ok := cutLast(head, " -c ")
-	if !ok {
-		return e, false
-	}
-	_, err := fmt.Sscanf(counters, "%d", &e.Packets)
-	return e, err == nil
+	return e, ok
+}
+
+// parseCounted parses a line of `iptables -v -S`: the rule without its counters and target, the target with
+// its options, "" if it has none, and the packets that the rule has matched.
+func parseCounted(line string) (rule, target string, packets uint64, ok bool) {
+	rule, target, _ = cutLast(line, " -j ")
+	rule, counters, ok := cutLast(rule, " -c ")
+	_, err := fmt.Sscanf(counters, "%d", &packets)
+	return rule, target, packets, ok && err == nil
 }
 
 func cutLast(s, sep string) (before, after string, ok bool) {

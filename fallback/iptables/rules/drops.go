@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/nkp-proxy/nkp/k8s"
@@ -21,18 +20,12 @@ type Drop struct {
 
 // ParseDrop parses a line of `iptables -v -S`; ok is false for a rule that neither drops nor refuses.
 func ParseDrop(line string) (d Drop, ok bool) {
-	head, target, ok := cutLast(line, " -j ")
+	rule, target, packets, ok := parseCounted(line)
 	if !ok || target != "DROP" && !strings.HasPrefix(target, "REJECT") {
 		return d, false
 	}
-	rule, counters, ok := cutLast(head, " -c ")
-	if !ok {
-		return d, false
-	}
-	if _, err := fmt.Sscanf(counters, "%d", &d.Packets); err != nil {
-		return d, false
-	}
 
+	d.Packets = packets
 	_, rest, _ := strings.Cut(rule, ` --comment "`)
 	comment, _, _ := strings.Cut(rest, `"`)
 	for _, c := range []struct {

@@ -72,12 +72,8 @@ const localhostComment = "NodePorts at localhost"
 // ParseLocalhost parses a line of `iptables -v -S` of chain Postrouting; ok is false for a rule that does not
 // count connections to NodePorts at loopback addresses.
 func ParseLocalhost(line string) (packets uint64, ok bool) {
-	rest, counters, ok := cutLast(line, " -c ")
-	if !ok || !strings.Contains(rest, localhostComment) {
-		return 0, false
-	}
-	_, err := fmt.Sscanf(counters, "%d", &packets)
-	return packets, err == nil
+	rule, _, packets, ok := parseCounted(line)
+	return packets, ok && strings.Contains(rule, localhostComment)
 }
 
 // postrouting masquerades marked packets. It clears the mark, so that a packet which passes again (in a

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -75,10 +74,6 @@ func (c *Compiler) limitPings() []SharedRule {
 // ParsePings parses a line of `iptables -v -S` of chain NodePorts in table filter; ok is false for a rule
 // that does not count pings. limited says that it drops them.
 func ParsePings(line string) (packets uint64, limited, ok bool) {
-	rest, counters, ok := cutLast(line, " -c ")
-	if !ok || !strings.Contains(rest, pingComment) {
-		return 0, false, false
-	}
-	_, err := fmt.Sscanf(counters, "%d", &packets)
-	return packets, strings.HasSuffix(line, " -j DROP"), err == nil
+	rule, target, packets, ok := parseCounted(line)
+	return packets, target == "DROP", ok && strings.Contains(rule, pingComment)
 }

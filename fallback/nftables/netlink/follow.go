@@ -43,7 +43,7 @@ func (c *Conn) Follow(
 			ruleset:  newRuleset(ctx, c, f),
 			family:   f,
 			packet:   &p,
-			protocol: protocols[p.Protocol],
+			protocol: k8s.ProtocolNumbers[p.Protocol],
 			known:    map[rules.Path]bool{},
 			seen:     map[stepID]bool{},
 			service:  map[string]rules.SetID{},
@@ -367,12 +367,6 @@ const (
 	tcpSYN = 1 << 1
 	tcpACK = 1 << 4
 )
-
-var protocols = map[k8s.Protocol]byte{
-	"TCP":  unix.IPPROTO_TCP,
-	"UDP":  unix.IPPROTO_UDP,
-	"SCTP": unix.IPPROTO_SCTP,
-}
 
 // OfDevice returns the base chains that see a device's packets, in the families netdev and inet (hook
 // ingress): Follow does not pass them.

@@ -9,7 +9,7 @@ import (
 
 // Adopt returns the slots that installed elements have for a Service port, so that its endpoints keep them.
 func (c *Compiler) Adopt(installed Elements, p *k8s.ServicePort) (slots Ports) {
-	b := &builder{Compiler: c, ServicePort: p, proto: protocols[p.Name.Protocol]}
+	b := &builder{Compiler: c, ServicePort: p, proto: k8s.ProtocolNumbers[p.Name.Protocol]}
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)
@@ -54,7 +54,7 @@ var Counting = []SetID{
 
 // Entries returns the elements of a Service port's frontends in the sets that count, installed or not.
 func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
-	b := &builder{Compiler: c, ServicePort: p, proto: protocols[p.Name.Protocol]}
+	b := &builder{Compiler: c, ServicePort: p, proto: k8s.ProtocolNumbers[p.Name.Protocol]}
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
 			a := b.at(f)

@@ -177,7 +177,7 @@ func (c *Compiler) connectionChains(chain func(name string, list ...Rule)) {
 
 	chain(reset, Rule{Reject{Reset: true}})
 	chain(resetTranslated, Rule{Translated{}, Goto{reset}})
-	chain("resets", lookup(Reset, ResetNodePorts, protocols[v1.ProtocolTCP])...)
+	chain("resets", lookup(Reset, ResetNodePorts, k8s.ProtocolNumbers[v1.ProtocolTCP])...)
 }
 
 // countChains are the chains that count packets of translated connections in both directions, with the sets
@@ -269,7 +269,7 @@ func (c *Compiler) masquerade() (list []Rule) {
 // pods of a bridge.
 func (c *Compiler) bases(base func(string, Hook, ...Rule)) {
 	isNew := State{New}
-	unknown := Rule{isNew, Protocol{protocols[v1.ProtocolTCP]}, NoSYN{}, Jump{"resets"}}
+	unknown := Rule{isNew, Protocol{k8s.ProtocolNumbers[v1.ProtocolTCP]}, NoSYN{}, Jump{"resets"}}
 	base("postrouting", Hook{"nat", "postrouting", prioritySNAT},
 		Rule{Marked{c.MasqueradeBit}, Goto{"masq"}},
 		Rule{Translated{}, In{[]Field{Saddr, Daddr}, Sets[Hairpin].Name}, Goto{"masq"}})

@@ -141,7 +141,7 @@ func (c *Compiler) Service(p *k8s.ServicePort, slots Ports) Service {
 		Compiler:    c,
 		ServicePort: p,
 		slots:       slots,
-		proto:       protocols[p.Name.Protocol],
+		proto:       k8s.ProtocolNumbers[p.Name.Protocol],
 		hash:        serving.PortHash(p.Name),
 		names:       map[string]bool{},
 	}

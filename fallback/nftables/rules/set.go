@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
@@ -183,7 +181,6 @@ func (k key) number(n uint32) key   { return binary.NativeEndian.AppendUint32(k,
 
 // The protocols of Services.
 var (
-	protocols       = map[k8s.Protocol]uint8{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132}
 	protocolNames   = map[uint8]string{6: "tcp", 17: "udp", 132: "sctp"}
 	protocolNumbers = []uint8{6, 17, 132}
 )

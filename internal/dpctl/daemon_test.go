@@ -49,7 +49,7 @@ func clients(t *testing.T, bed *testbed.Bed, n int) (ports []uint16) {
 }
 
 // connections lists a zone.
-func connections(ctx context.Context, tr Tracker, zone uint16) (list []Connection, err error) {
+func connections(ctx context.Context, tr Daemon, zone uint16) (list []Connection, err error) {
 	err = tr.Each(ctx, zone, func(c *Connection) error {
 		list = append(list, *c)
 		return nil
@@ -58,7 +58,7 @@ func connections(ctx context.Context, tr Tracker, zone uint16) (list []Connectio
 }
 
 // Single connections are forgotten, whatever the version of the switch; those that are gone already are no error.
-func TestTracker(t *testing.T) {
+func TestDaemon(t *testing.T) {
 	t.Parallel()
 	bed := testbed.Start(t, testbed.Options{})
 	const n = 25 // more than are sent at once
@@ -81,7 +81,7 @@ func TestTracker(t *testing.T) {
 			t.Fatalf("%d connections are left, %v:\n%v", len(left), err, left)
 		}
 	}
-	wrong := Tracker{Control: tr.Control, Datapath: "netdev@nowhere"}
+	wrong := Daemon{Control: tr.Control, Datapath: "netdev@nowhere"}
 	var refused *CommandError
 	if err := wrong.Forget(ctx, gone); !errors.As(err, &refused) {
 		t.Errorf("a datapath that is none: %v", err)
@@ -102,7 +102,7 @@ func TestFind(t *testing.T) {
 		}
 		must(t, os.WriteFile(filepath.Join(dir, "ovs-vswitchd.pid"), []byte(text), 0o600))
 	}
-	want := Tracker{Control: filepath.Join(dir, "ovs-vswitchd.42.ctl"), Datapath: "system@ovs-system"}
+	want := Daemon{Control: filepath.Join(dir, "ovs-vswitchd.42.ctl"), Datapath: "system@ovs-system"}
 	if got := Find("unix:"+dir+"/db.sock", "system"); got != want {
 		t.Errorf("%+v; want %+v", got, want)
 	}
@@ -115,7 +115,7 @@ func TestFind(t *testing.T) {
 func TestTuple(t *testing.T) {
 	var got []string
 	for _, c := range parse(dump) {
-		got = append(got, fmt.Sprintln(Tracker{}.params(inZone(c.Zone)), c.tuple()))
+		got = append(got, fmt.Sprintln(Daemon{}.params(inZone(c.Zone)), c.tuple()))
 	}
 	want := []string{
 		"[zone=1001] ct_nw_src=10.0.0.12,ct_nw_dst=40.0.0.2,ct_nw_proto=6,ct_tp_src=40356,ct_tp_dst=80\n",
@@ -166,7 +166,7 @@ func TestPortNumbers(t *testing.T) {
 `)
 	must(t, err)
 	path := daemon(t, says(fmt.Sprintf(`{"id":0,"error":null,"result":%s}`, text)))
-	got, err := (Tracker{Control: path}).PortNumbers(t.Context(), "br-int")
+	got, err := (Daemon{Control: path}).PortNumbers(t.Context(), "br-int")
 	if want := map[uint32]string{65534: "2", 11: "5", 4: "8"}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}

@@ -12,7 +12,7 @@ import (
 
 // Revalidated waits until the datapath's cached flows agree with the flow tables as they are now: until a
 // revalidation that begins after the call is over, the end of the next but one.
-func (t Tracker) Revalidated(ctx context.Context) error {
+func (t Daemon) Revalidated(ctx context.Context) error {
 	for range 2 {
 		if _, err := t.call(ctx, "revalidator/wait"); err != nil {
 			return err
@@ -26,7 +26,7 @@ func (t Tracker) Revalidated(ctx context.Context) error {
 //
 // ovs-vswitchd writes the whole list before it does anything else: 2 µs of its time for each connection of
 // the zone.
-func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
+func (t Daemon) Each(ctx context.Context, zone uint16, do func(*Connection) error) error {
 	return t.dump(ctx, t.params(inZone(zone)), do)
 }
 
@@ -35,11 +35,11 @@ func (t Tracker) Each(ctx context.Context, zone uint16, do func(*Connection) err
 const MaxDetailed = 100_000
 
 // EachDetailed is like Each, and fills in Refused and Expires. The list is twice as long.
-func (t Tracker) EachDetailed(ctx context.Context, zone uint16, do func(*Connection) error) error {
+func (t Daemon) EachDetailed(ctx context.Context, zone uint16, do func(*Connection) error) error {
 	return t.dump(ctx, append([]string{"-m", "-s"}, t.params(inZone(zone))...), do)
 }
 
-func (t Tracker) dump(ctx context.Context, params []string, do func(*Connection) error) error {
+func (t Daemon) dump(ctx context.Context, params []string, do func(*Connection) error) error {
 	return t.lines(ctx, "dpctl/dump-conntrack", params, func(line []byte) error {
 		if c, ok := parseConnection(string(line)); ok {
 			return do(&c)
@@ -51,7 +51,7 @@ func (t Tracker) dump(ctx context.Context, params []string, do func(*Connection)
 // Learned calls do for each entry of a bridge's MAC learning table: a MAC address and its OpenFlow port. A
 // bridge learns only from packets that a NORMAL action handles, and forgets after some minutes. Entries of
 // the bridge's own port are left out.
-func (t Tracker) Learned(
+func (t Daemon) Learned(
 	ctx context.Context,
 	bridge string,
 	do func(port uint32, mac net.HardwareAddr),
@@ -78,7 +78,7 @@ func parseLearned(line string) (port uint32, mac net.HardwareAddr, ok bool) {
 
 // PortNumbers returns the datapath's numbers of a bridge's ports, as datapath actions have them, by their
 // OpenFlow numbers. Ports that are not the datapath's, such as patch ports, are left out.
-func (t Tracker) PortNumbers(ctx context.Context, bridge string) (map[uint32]string, error) {
+func (t Daemon) PortNumbers(ctx context.Context, bridge string) (map[uint32]string, error) {
 	numbers, within := map[uint32]string{}, false
 	err := t.lines(ctx, "dpif/show", nil, func(line []byte) error {
 		if name, isBridge := strings.CutSuffix(strings.TrimSpace(string(line)), ":"); isBridge {
@@ -105,11 +105,11 @@ func parsePortNumber(line string) (port uint32, number string, ok bool) {
 
 // Count returns the number of connections in all zones. The kernel datapath does not support this: the
 // command fails.
-func (t Tracker) Count(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-nconns") }
+func (t Daemon) Count(ctx context.Context) (int, error) { return t.number(ctx, "dpctl/ct-get-nconns") }
 
 // Forget deletes connections from the tracker. One that no longer exists is no error. It continues after an
 // error and returns all errors.
-func (t Tracker) Forget(ctx context.Context, list []Connection) error {
+func (t Daemon) Forget(ctx context.Context, list []Connection) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -139,12 +139,12 @@ func (c *Connection) tuple() string {
 		family = "ipv6"
 	}
 	return fmt.Sprintf("ct_%s_src=%s,ct_%s_dst=%s,ct_nw_proto=%d,ct_tp_src=%d,ct_tp_dst=%d",
-		family, c.Client.Addr(), family, c.Frontend.Addr(), protocolNumbers[c.Protocol], c.Client.Port(),
+		family, c.Client.Addr(), family, c.Frontend.Addr(), c.IPProto(), c.Client.Port(),
 		c.Frontend.Port())
 }
 
 // params returns the parameters of a command: the datapath, if it has a name, and then others.
-func (t Tracker) params(others ...string) []string {
+func (t Daemon) params(others ...string) []string {
 	if t.Datapath == "" {
 		return others
 	}
