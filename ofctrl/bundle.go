@@ -373,7 +373,8 @@ func (b *bundle) refusal(stage Stage, cause error) error {
 		case e.i != last: // of two errors for a message the first counts
 			last = e.i
 			r := Rejection{b.items[e.i-1].op(), b.items[e.i-1].object, e.err}
-			if n := len(tx.Rejected); n > 0 && tx.Rejected[n-1].Object == r.Object && r.Op == tx.Rejected[n-1].Op {
+			n := len(tx.Rejected)
+			if n > 0 && tx.Rejected[n-1].Object == r.Object && tx.Rejected[n-1].Op == r.Op {
 				continue // another part of the same group
 			}
 			tx.Rejected = append(tx.Rejected, r)

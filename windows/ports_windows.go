@@ -20,8 +20,8 @@ var (
 	procGetUDPTable = iphlpapi.NewProc("GetUdpTable")
 )
 
-// freePortBlocks counts the free blocks of dynamic ports (see PortBlocks) of this host. It runs netsh, because
-// no documented function lists the dynamic range and the reservations.
+// freePortBlocks counts the free blocks of dynamic ports (see PortBlocks) of this host. It runs netsh,
+// because no documented function lists the dynamic range and the reservations.
 func freePortBlocks(ctx context.Context) (b PortBlocks, err error) {
 	// The offset of dwLocalPort in MIB_TCPROW (5 DWORDs) and MIB_UDPROW (2 DWORDs).
 	if b.TCP, err = freeBlocksOf(ctx, "tcp", procGetTCPTable, 20, 8); err != nil {

@@ -29,7 +29,9 @@ type desired struct {
 // desired reads the source once and computes the model for this node. local reports whether nkp runs on that
 // node, so that its interfaces' addresses count. It prints the problems of the source to stderr, a line each,
 // and fails if one is an error.
-func (s *settings) desired(ctx context.Context, by mode.Mode, local bool, stderr io.Writer) (*desired, error) {
+func (s *settings) desired(
+	ctx context.Context, by mode.Mode, local bool, stderr io.Writer,
+) (*desired, error) {
 	objects, problems, err := s.readSource(ctx)
 	if err != nil {
 		return nil, err
@@ -74,7 +76,9 @@ func (s *settings) desired(ctx context.Context, by mode.Mode, local bool, stderr
 }
 
 // compile compiles the model for the bridge; sw is nil if there is no switch to read facts from.
-func (s *settings) compile(d *desired, sw *ovsdb.Switch) (c *pipeline.Compiler, warnings []string, err error) {
+func (s *settings) compile(
+	d *desired, sw *ovsdb.Switch,
+) (c *pipeline.Compiler, warnings []string, err error) {
 	cfg, warnings := s.PipelineConfig(d.model, sw)
 	if c, err = pipeline.NewCompiler(cfg); err != nil {
 		return nil, nil, err

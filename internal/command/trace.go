@@ -139,8 +139,8 @@ func (f *traceFlags) run(cmd *cobra.Command, on *target) error {
 	return f.print(cmd.OutOrStdout(), r)
 }
 
-// here explains the packet by asking the agent of this machine or, if flags name a source of Services, without
-// one. caller is nil then.
+// here explains the packet by asking the agent of this machine or, if flags name a source of Services,
+// without one. caller is nil then.
 func (f *traceFlags) here(
 	cmd *cobra.Command,
 	s *settings,

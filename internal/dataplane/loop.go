@@ -54,8 +54,8 @@ func (l *Loop) Rest() { l.Work("") }
 // stallTime is how long a loop may work without progress before its last reported state becomes unreliable.
 const stallTime = 10 * time.Second
 
-// Stalled reports whether the goroutine has worked for stallTime or longer without progress. A status must not
-// claim then that all is well.
+// Stalled reports whether the goroutine has worked for stallTime or longer without progress. A status must
+// not claim then that all is well.
 func (l *Loop) Stalled() bool {
 	if l == nil {
 		return false

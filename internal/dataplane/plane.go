@@ -7,8 +7,8 @@ import (
 	"github.com/nkp-proxy/nkp/k8s"
 )
 
-// Plane keeps Open vSwitch, nftables, iptables or HNS in step with the model. Run is called once; all other methods may
-// be called from any goroutine, before and while it runs.
+// Plane keeps Open vSwitch, nftables, iptables or HNS in step with the model. Run is called once; all other
+// methods may be called from any goroutine, before and while it runs.
 type Plane interface {
 	// Update hands over the model's changes; the first call must pass all of the model in changes. It never
 	// waits for the plane's programming, and keeps nothing of the model that changes later.

@@ -202,8 +202,8 @@ func (w *walker) filter(fromNode bool) trace.Verdict {
 	return trace.Untouched
 }
 
-// base follows the rules of a built-in chain that jump to Kubernetes' chains, up to the first whose chains end
-// the packet's path.
+// base follows the rules of a built-in chain that jump to Kubernetes' chains, up to the first whose chains
+// end the packet's path.
 func (w *walker) base(table, chain string) []rules.Path {
 	for _, text := range w.Tables[table][chain] {
 		r := newRule(text)
@@ -334,7 +334,8 @@ func judgeDelivery(l *trace.Live, r *trace.Result, client netip.Addr, paths []ru
 
 	masquerade := trace.Never
 	switch {
-	case hairpin && (!all || r.Masquerade == trace.Hairpin): // for a client that is all endpoints both words fit
+	// Both words fit if the client is the only endpoint.
+	case hairpin && (!all || r.Masquerade == trace.Hairpin):
 		masquerade = trace.Hairpin
 	case all:
 		masquerade = trace.Always

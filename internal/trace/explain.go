@@ -25,8 +25,8 @@ type Cluster struct {
 	Permissive bool
 	// Unheard are the Service ports that nkp cannot listen for at [::1], and why.
 	Unheard map[k8s.PortName]string
-	// HostUnserved is why no data plane serves traffic from the node's processes, OwnUnserved why none serves their
-	// traffic to addresses of the node itself; "": one does.
+	// HostUnserved is why no data plane serves traffic from the node's processes, OwnUnserved why none serves
+	// their traffic to addresses of the node itself; "": one does.
 	HostUnserved, OwnUnserved string
 }
 

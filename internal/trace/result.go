@@ -59,8 +59,8 @@ type Result struct {
 	Port   k8s.PortName   `json:"-"`
 	Source k8s.ClientKind `json:"-"`
 	Route  k8s.Route      `json:"-"`
-	// Unserved is set if no data plane serves the node's own packet: it does not pass through anything that nkp
-	// installs.
+	// Unserved is set if no data plane serves the node's own packet: it does not pass through anything that
+	// nkp installs.
 	Unserved bool `json:"-"`
 	// Place is where the client is.
 	Place k8s.Place `json:"-"`
