@@ -115,8 +115,13 @@ func (s *Switch) Compare(ctx context.Context, q trace.Question, r *trace.Result)
 
 	s.usage(ctx, l, r)
 	list := s.connections(ctx, l, q, r)
-	// With a consistent choice and no client port, the packet may go to another node.
-	if !r.Relayed && (r.Chosen == nil || q.From.Port() != 0) {
+	switch {
+	case r.Relayed:
+		l.Step("the answer is not followed: it does not come through this node")
+	case r.Chosen != nil && q.From.Port() == 0: // the packet may go to another node
+		l.Step("the answer is not followed, because the client's port decides whether it comes through " +
+			"this node: name one (--from IP:PORT)")
+	default:
 		if err := v.reply(ctx, q, list); err != nil {
 			return err
 		}

@@ -314,6 +314,19 @@ func TestConsistentHere(t *testing.T) {
 			t.Errorf("%s: %v", side.to, who)
 		}
 	}
+	far := service("far", "40.0.0.5", consistent("20.0.0.5"))
+	far.Spec.Ports[0].NodePort += 5
+	c.put(far, slice(far, 8080, on("node-b", c.remotes[0].IP4)))
+	c.settle()
+	for to, want := range map[string]string{"20.0.0.1:80": "client's port decides", "20.0.0.5:80": "does not come through this node"} {
+		for port, said := range map[string]bool{"": true, ":40000": to == "20.0.0.5:80"} {
+			r, _ := c.trace(t, "tcp", c.External.IP4.String()+port, to, "--live")
+			if r.Live == nil || strings.Contains(strings.Join(r.Live.Steps, "\n"), "the answer is not followed") != said ||
+				port != "" && said && !strings.Contains(strings.Join(r.Live.Steps, "\n"), want) {
+				t.Errorf("from port %q to %s: what is said of the answer: %+v", port, to, r.Live)
+			}
+		}
+	}
 	for _, to := range []string{"20.0.0.2:80", "20.0.0.3:80"} { // out of the source ranges
 		c.unanswered(t, c.External, "tcp", to, c.direct(t, c.External))
 	}
