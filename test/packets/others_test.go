@@ -68,10 +68,10 @@ func (c *cluster) others(flows func(first, second, third string) []string) (list
 
 func (c *cluster) addFlows(t *testing.T, flows ...string) {
 	t.Helper()
-	for _, f := range flows {
-		_, err := c.Ofctl("add-flow", c.Bridge, f)
-		must(t, err)
-	}
+	file := filepath.Join(t.TempDir(), "flows")
+	must(t, os.WriteFile(file, []byte(strings.Join(flows, "\n")+"\n"), 0o600))
+	_, err := c.Ofctl("add-flows", c.Bridge, file)
+	must(t, err)
 }
 
 // obeys checks that direct traffic of the first pod gets where the policies let it, and nowhere else.
@@ -513,7 +513,7 @@ func TestDenyingBridge(t *testing.T) {
 			}
 			drops := func(when string) {
 				t.Helper()
-				out, err := c.Appctl("ofproto/trace", c.Bridge, fmt.Sprintf("in_port=%d,arp", first.OFPort))
+				out, err := c.Trace(c.Bridge, fmt.Sprintf("in_port=%d,arp", first.OFPort))
 				must(t, err)
 				if !strings.Contains(out, "Datapath actions: drop") {
 					t.Fatalf("%s: a packet is forwarded:\n%s", when, out)

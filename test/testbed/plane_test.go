@@ -82,6 +82,7 @@ func TestLinuxPlaneHasNoSwitch(t *testing.T) {
 		"Vsctl":         func() error { _, err := b.Vsctl("show"); return err },
 		"Ofctl":         func() error { _, err := b.Ofctl("show", b.Bridge); return err },
 		"Appctl":        func() error { _, err := b.Appctl("version"); return err },
+		"Trace":         func() error { _, err := b.Trace(b.Bridge, "arp"); return err },
 		"AddBridge":     func() error { return b.AddBridge("br-two") },
 		"StartVswitchd": b.StartVswitchd,
 		"StartOvsdb":    b.StartOvsdb,
