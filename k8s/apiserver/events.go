@@ -49,9 +49,11 @@ type Recorder struct {
 	// Used by Run only.
 	correlator *record.EventCorrelator
 	uids       *cache.LRUExpireCache // types.UID of a Service by its k8s.ServiceName
-	exists     *cache.LRUExpireCache // by name of an Event that the server has: whether this node wrote it
-	lastError  string
-	retry      time.Duration // pause before the first retry
+	// exists has, by the name of an Event that the server has, how often this node has counted it (int32); 0:
+	// another node wrote it.
+	exists    *cache.LRUExpireCache
+	lastError string
+	retry     time.Duration // pause before the first retry
 }
 
 // event is an Event to write about a Service, or about the node if the name is empty.

@@ -100,17 +100,23 @@ func (r *Recorder) try(ctx context.Context, e *event) error {
 func (r *Recorder) write(ctx context.Context, e *event) error {
 	c := r.client.EventsV1().Events(e.known.Namespace)
 	full := e.written(r.node)
-	own, exists := r.exists.Get(full.Name)
-	if exists && own == false {
+	known, exists := r.exists.Get(full.Name)
+	count, _ := known.(int32)
+	if exists && count == 0 {
 		return nil // another node continues it
 	}
 
 	if full.Series != nil {
+		// The correlator counts each note by itself. Those of a Service with one reason are one Event.
+		full.Series.Count = max(full.Series.Count, count+1)
 		patch, err := json.Marshal(map[string]any{"series": full.Series})
 		if err != nil {
 			return err
 		}
 		_, err = c.Patch(ctx, full.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err == nil {
+			r.exists.Add(full.Name, full.Series.Count, eventLife)
+		}
 		if !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -118,8 +124,11 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	}
 
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
-	if err == nil || apierrors.IsAlreadyExists(err) && !exists {
-		r.exists.Add(full.Name, err == nil, eventLife)
+	switch others := e.service != (k8s.ServiceName{}); { // Events that other nodes may write
+	case apierrors.IsAlreadyExists(err) && !exists && others:
+		r.exists.Add(full.Name, int32(0), eventLife)
+	case err == nil, apierrors.IsAlreadyExists(err) && !exists: // by an attempt whose answer was lost
+		r.exists.Add(full.Name, max(count+1, e.known.Count), eventLife)
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
 		return nil // another node wrote it or an earlier attempt did, or the namespace is going away

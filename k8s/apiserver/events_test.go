@@ -36,6 +36,7 @@ type eventAPI struct {
 	asked  []string // "POST /apis/...", without queries
 	status int      // answered instead; 0: none
 	block  chan struct{}
+	lost   int // Events that are created, while the answer says that the server is unavailable
 }
 
 func newEventAPI(t *testing.T) *eventAPI {
@@ -80,6 +81,10 @@ func (f *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		f.events[e.Name] = e
 		f.order = append(f.order, e.Name)
+		if f.lost--; f.lost >= 0 {
+			apifake.Answer(w, 503, apifake.Status(503, metav1.StatusReasonServiceUnavailable, "starting"))
+			return
+		}
 		apifake.Answer(w, 201, withKind(e))
 	case r.Method == "PATCH" && name != "":
 		e := f.events[name[1:]]
@@ -243,6 +248,46 @@ func TestRecorderSeries(t *testing.T) {
 	}
 	if n := f.count("GET"); n != 1 {
 		t.Errorf("%d lookups of one Service", n)
+	}
+}
+
+// A series never counts backwards, whichever of the notes that are one Event is said again; and a node continues an Event of its own
+// whose creation the server did not answer.
+func TestRecorderCounts(t *testing.T) {
+	f := newEventAPI(t)
+	r, _, stop := f.recorder(t)
+	count := func() (n int32) {
+		if e := f.written(); len(e) == 1 && e[0].Series != nil {
+			n = e[0].Series.Count
+		}
+		return n
+	}
+	say := func(note string) {
+		r.Service(k8s.ServiceName{Namespace: "default", Name: "web"}, EventWarning, "PortTaken", "Program", note)
+	}
+	for range 5 {
+		say("by nginx")
+	}
+	wait.For(t, "five of one note", func() bool { return count() == 5 })
+	say("by haproxy")
+	say("by haproxy")
+	wait.For(t, "one more", func() bool { return count() > 5 || f.count("PATCH") == 5 })
+	if count() != 6 {
+		t.Errorf("the series counts %d after another note was repeated, want 6", count())
+	}
+	stop()
+
+	f = newEventAPI(t)
+	r, _, stop = f.recorder(t)
+	f.mu.Lock()
+	f.lost = 1
+	f.mu.Unlock()
+	r.Node(EventWarning, "OtherDataPlane", "Serve", "bridge br-int is gone")
+	wait.For(t, "the creation to be tried again", func() bool { return f.count("POST") == 2 })
+	r.Node(EventWarning, "OtherDataPlane", "Serve", "bridge br-int is gone")
+	stop()
+	if count() != 2 {
+		t.Errorf("the node's own Event: series of %d, want 2: %+v", count(), f.written())
 	}
 }
 
