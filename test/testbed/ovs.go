@@ -4,6 +4,7 @@ package testbed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,10 +14,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nkp-proxy/nkp/internal/dpctl"
 	"github.com/nkp-proxy/nkp/test/wait"
 )
 
@@ -93,12 +94,38 @@ func (b *Bed) Appctl(args ...string) (string, error) {
 // does not consult conntrack, and stops at a dp_hash: go on with a flow that
 // with recirc_id and dp_hash. Tests ask so often that it starts no ovs-appctl.
 func (b *Bed) Trace(bridge, flow string) (string, error) {
+	return b.unixctl("ofproto/trace", bridge, flow)
+}
+
+// unixctl has ovs-vswitchd run a command over its control socket (ovs-appctl(8): JSON-RPC), and returns its reply.
+func (b *Bed) unixctl(command string, args ...string) (string, error) {
 	if b.opt.Plane == Linux {
 		return "", errNoSwitch
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
-	defer cancel()
-	return dpctl.Tracker{Control: b.control()}.Trace(ctx, bridge, flow)
+	conn, err := net.Dial("unix", b.control())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(wait.Limit)); err != nil {
+		return "", err
+	}
+
+	var reply struct {
+		Result string `json:"result"`
+		Error  string `json:"error"`
+	}
+	err = json.NewEncoder(conn).Encode(map[string]any{"id": 0, "method": command, "params": args})
+	if err == nil {
+		err = json.NewDecoder(conn).Decode(&reply)
+	}
+	if err == nil && reply.Error != "" {
+		err = errors.New(reply.Error)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", command, err)
+	}
+	return reply.Result, nil
 }
 
 // Settle waits until the datapath's cached flows agree with the OpenFlow tables.
