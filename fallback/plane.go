@@ -289,8 +289,8 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 // Behind is part of dataplane.Plane. It does not wait. Of two families that are behind it names IPv4.
 func (p *Plane) Behind(_ context.Context, by time.Time) string {
 	for _, f := range dataplane.Families {
-		// First the Inbox: what is in force may leave connections to be deleted, which the status has by then.
-		// It must not be asked under p.mu, because its own lock comes first.
+		// First the Inbox: what is in force may leave connections to be deleted, which the status has by
+		// then. It must not be asked under p.mu, because its own lock comes first.
 		waits := p.inbox[f] != nil && p.inbox[f].Waits(by)
 		for _, s := range p.Detail().Families {
 			switch {

@@ -199,8 +199,8 @@ func (t *Tracker) flushNode() (changed bool) {
 		}
 	}
 	moved := t.movesNodePorts(&before, &node)
-	// Where a source range contains an address of the node, a Service takes more objects (Size.OwnAddress), and
-	// with more ranges of pods (Size.PodRanges).
+	// Where a source range contains an address of the node, a Service takes more objects (Size.OwnAddress),
+	// and with more ranges of pods (Size.PodRanges).
 	costs := t.opts.Cost != nil && (!slices.Equal(before.IPs, node.IPs) || ranges)
 	if moved || costs || before.Name != node.Name || before.Zone != node.Zone {
 		for name, s := range t.services {

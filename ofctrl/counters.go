@@ -20,8 +20,8 @@ type GroupCounters struct {
 }
 
 // FlowCount returns number, packets and bytes of the flows in some tables (none named: in all) whose cookie
-// is cookie in the bits of mask. Open vSwitch visits every flow of those tables for it, unless mask is full, or
-// but for one bit (byIndex).
+// is cookie in the bits of mask. Open vSwitch visits every flow of those tables for it, unless mask is full,
+// or but for one bit (byIndex).
 func (c *Conn) FlowCount(ctx context.Context, cookie, mask uint64, tables ...uint8) (Counters, error) {
 	if len(tables) == 0 {
 		tables = []uint8{allTables}

@@ -17,8 +17,8 @@ var wholeSize = 256 * partSize // changed by tests
 // maxParts bounds the parts of one table: for each of them Open vSwitch looks at all flows of the table.
 const maxParts = 32
 
-// ownFlows reads nkp's own flows: all at once, or those of each table by themselves if they are too many, or if
-// there are pauses and no index leads to the flows.
+// ownFlows reads nkp's own flows: all at once, or those of each table by themselves if they are too many, or
+// if there are pauses and no index leads to the flows.
 func (r *reading) ownFlows(ctx context.Context, c *Conn) error {
 	all := flow.Cookies{Cookie: r.filter.Cookie, Mask: r.filter.CookieMask}
 	of, size := byIndex(all.Cookie, all.Mask), wholeSize

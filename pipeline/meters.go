@@ -88,7 +88,8 @@ func (l Layout) pingMeter(port uint32) uint32 {
 
 const pingShares = 254
 
-// pingMeters is the first meter on pings: behind those of ports or, with no numbers left there, before MeterID.
+// pingMeters is the first meter on pings: behind those of ports or, with no numbers left there, before
+// MeterID.
 func (l Layout) pingMeters() uint32 {
 	if first := l.podMeters() + lastPort + 1; first <= lastMeter-pingShares {
 		return first

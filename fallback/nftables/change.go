@@ -212,8 +212,8 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 	return nil
 }
 
-// lacksMemory reports whether the kernel had no memory for a transaction: none for its bytes, which it takes in
-// one piece, or for what they make.
+// lacksMemory reports whether the kernel had no memory for a transaction: none for its bytes, which it takes
+// in one piece, or for what they make.
 func lacksMemory(err error) bool { return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) }
 
 // hasSlots reports whether elements lead to endpoints.

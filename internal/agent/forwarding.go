@@ -26,7 +26,7 @@ func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) 
 	for _, f := range dataplane.Families {
 		var next time.Time // a look reads the names of all chains: seconds, with 100,000 of iptables'
 		a.spawn(func(context.Context) error {
-			a.modes.Run(ctx, "NotForwarded", mode.BridgePeriod, func(ctx context.Context, before string) string {
+			look := func(ctx context.Context, before string) string {
 				begun := time.Now()
 				if begun.Before(next) {
 					return before
@@ -43,7 +43,8 @@ func (a *Agent) watchForwarding(ctx context.Context, by mode.Mode, chosen bool) 
 				return fmt.Sprintf("the node forwards no %s packets of Services: %s; an accept of nkp's "+
 					"does not overrule that: let them pass there (ct status dnat); what is in iptables' "+
 					"table filter does not keep --mode iptables from serving", f, at)
-			})
+			}
+			a.modes.Run(ctx, "NotForwarded", mode.BridgePeriod, look)
 			return nil
 		})
 	}

@@ -77,8 +77,8 @@ func (n *portNotes) byDatabase(sw *ovsdb.Switch, uplink uint32) {
 
 const linkDown = "Interface.link_state is down"
 
-// Unseen returns what is wrong with a port whose device is down for ovs-vswitchd, which does not see its state
-// because the node has no device of that name any more; "": ovs-vswitchd sees it, or it is not down.
+// Unseen returns what is wrong with a port whose device is down for ovs-vswitchd, which does not see its
+// state because the node has no device of that name any more; "": ovs-vswitchd sees it, or it is not down.
 func Unseen(p *ovsdb.Port, bridge string) string {
 	state := linkDown
 	switch {

@@ -22,8 +22,8 @@ const (
 // variable for tests.
 var halfOpen = 2 * time.Minute
 
-// stalled is how long an end may read nothing of what the other has sent, so that ends which never read do not
-// use up the connections. A variable for tests.
+// stalled is how long an end may read nothing of what the other has sent, so that ends which never read do
+// not use up the connections. A variable for tests.
 var stalled = 15 * time.Minute
 
 // connection is a client's connection and the one to its endpoint.

@@ -95,8 +95,8 @@ type port struct {
 	pinnedAt time.Time
 }
 
-// within returns limits that leave half of a number of descriptors to the rest of nkp: in the same proportion, if
-// they must be lower.
+// within returns limits that leave half of a number of descriptors to the rest of nkp: in the same
+// proportion, if they must be lower.
 func (l Limits) within(descriptors int) Limits {
 	need, most := l.Listeners+2*l.Connections, descriptors/2
 	if need <= most {

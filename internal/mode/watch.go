@@ -37,7 +37,8 @@ const OtherDataPlane = "OtherDataPlane"
 // Run calls want every period until the context ends. want returns why another data plane would be chosen
 // now, or what else of the kind event stands in the way, "" if nothing does; before is what it returned last.
 func (w *Watch) Run(
-	ctx context.Context, event string, period time.Duration, want func(ctx context.Context, before string) string,
+	ctx context.Context, event string, period time.Duration,
+	want func(ctx context.Context, before string) string,
 ) {
 	w.mu.Lock()
 	own := len(w.reasons)

@@ -144,7 +144,7 @@ func Tracker(opts k8s.Options, services ...Hostile) *k8s.Tracker {
 	opts.NodeName = NodeName
 	opts.NodeIPs = Model().Node.IPs
 	if opts.DetectLocal.Mode == "" {
-		opts.DetectLocal = k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: Prefixes("10.0.0.0/8", "fd0a::/16")}
+		opts.DetectLocal = k8s.DetectLocal{Mode: k8s.DetectByClusterCIDR, CIDRs: podRanges()}
 	}
 	t := k8s.NewTracker(opts)
 	for i := range services {
@@ -152,6 +152,9 @@ func Tracker(opts k8s.Options, services ...Hostile) *k8s.Tracker {
 	}
 	return t
 }
+
+// podRanges are a range of pods of each family.
+func podRanges() []netip.Prefix { return Prefixes("10.0.0.0/8", "fd0a::/16") }
 
 // CheckCost checks a data plane's cost of random Service ports against what it makes of them: at least as much, and no more than twice
 // as much and a few. The model itself has the frontends.
@@ -162,7 +165,7 @@ func CheckCost(t *testing.T, r *rand.Rand, cases int, cost func(*k8s.Size) int, 
 		h := RandomHostile(r, 400)
 		h.Ports = 1
 		h.IPv6 = !h.IPv4
-		computed, pods := 0, Prefixes("10.0.0.0/8", "fd0a::/16")
+		computed, pods := 0, podRanges()
 		for i := range r.IntN(4) / 3 * r.IntN(20) { // beside one of each family
 			pods = append(pods, Prefixes(fmt.Sprintf("11.%d.0.0/16", i), fmt.Sprintf("fd0b:%x::/32", i))...)
 		}
@@ -176,7 +179,8 @@ func CheckCost(t *testing.T, r *rand.Rand, cases int, cost func(*k8s.Size) int, 
 		m, _ := tracker.Flush()
 		for _, sp := range m.Ports {
 			if n := max(made(m, sp), len(sp.Frontends)); computed < n || computed > 2*n+few {
-				t.Errorf("cost %d, but %d are made with %d ranges of pods of %+v", computed, n, len(pods)/2, h)
+				t.Errorf("cost %d, but %d are made with %d ranges of pods of %+v",
+					computed, n, len(pods)/2, h)
 			}
 		}
 		if len(m.Ports) != 1 {

@@ -97,7 +97,8 @@ func (b *Bed) Trace(bridge, flow string) (string, error) {
 	return b.unixctl("ofproto/trace", bridge, flow)
 }
 
-// unixctl has ovs-vswitchd run a command over its control socket (ovs-appctl(8): JSON-RPC), and returns its reply.
+// unixctl has ovs-vswitchd run a command over its control socket (ovs-appctl(8): JSON-RPC), and returns its
+// reply.
 func (b *Bed) unixctl(command string, args ...string) (string, error) {
 	if b.opt.Plane == Linux {
 		return "", errNoSwitch

@@ -50,7 +50,7 @@ func Cost(z *k8s.Size) int {
 // PingCost returns how many rules more a Service port takes if its addresses answer pings.
 func PingCost(z *k8s.Size) int {
 	addresses, clients := z.Pings()
-	if z.Endpoints > 0 && z.Outside == k8s.OnNode && z.Local == 0 { // pods and this node, and none from outside
+	if z.Endpoints > 0 && z.Outside == k8s.OnNode && z.Local == 0 { // only pods and this node
 		clients += (addresses - 1) * max(z.PodRanges-1, 0)
 	}
 	return clients
