@@ -274,10 +274,8 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 			s.Programming = f.Programming // of the family with most changes
 		}
 		switch {
-		case !f.InStep:
-			s.InStep, s.Why = false, cmp.Or(f.LastError, notInStep(f.Family))
-		case f.closing != "":
-			s.InStep, s.Why = false, f.closing
+		case !f.InStep || f.closing != "":
+			s.InStep, s.Why = false, f.notInStep()
 		case len(f.refusals) > 0:
 			s.InStep, s.Why = false, fmt.Sprintf("%s: %s refuses %s",
 				f.Family, p.Name(), dataplane.Count(len(f.refusals), "Service port"))
@@ -293,19 +291,17 @@ func (p *Plane) Behind(_ context.Context, by time.Time) string {
 		// then. It must not be asked under p.mu, because its own lock comes first.
 		waits := p.inbox[f] != nil && p.inbox[f].Waits(by)
 		for _, s := range p.Detail().Families {
-			switch {
-			case s.Family != f.String():
-			case waits:
-				return cmp.Or(s.LastError, notInStep(s.Family))
-			case s.closing != "":
-				return s.closing
+			if s.Family == f.String() && (waits || s.closing != "") {
+				return s.notInStep()
 			}
 		}
 	}
 	return ""
 }
 
-func notInStep(family string) string { return family + ": the rules are not in step yet" }
+func (s *FamilyStatus) notInStep() string {
+	return cmp.Or(s.LastError, s.closing, s.Family+": the rules are not in step yet")
+}
 
 // Detail returns the part of the status that is specific to iptables or nftables.
 func (p *Plane) Detail() Status {

@@ -186,7 +186,7 @@ func TestBehind(t *testing.T) {
 		expect("the other failed", first, "no such table")
 		settle(k8s.IPv6)
 		expect("both in force", first, "")
-		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing = "IPv6: connections" })
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.LastError, s.closing = "", "IPv6: connections" })
 		expect("connections still to be deleted", first, "IPv6: connections")
 		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing = "" })
 		second := update()

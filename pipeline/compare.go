@@ -22,8 +22,9 @@ type Comparison struct {
 	groups map[uint32]*flow.Group
 	ids    map[uint32]bool // of Service ports, of all objects that were read
 
+	// Unused are the ids of the switch's meters that no flow uses, as far as it is known before meters are read.
+	Unused []uint32
 	meters []flow.Meter // found on the switch
-	strays []flow.Meter // found, which are nkp's if no flow uses them
 	pings  bool         // pings are answered, or were until now: meters on pings are nkp's
 	read   int          // number of flows read, equal or not
 
@@ -99,23 +100,9 @@ func (x *Comparison) flowsRead() {
 // Meter adds a meter that was read from the switch after the flows. A meter with the id of one on pings is
 // another program's where no flow of nkp's answers pings, unless it is a stray.
 func (x *Comparison) Meter(m flow.Meter) {
-	switch l := &x.c.cfg.Layout; {
-	case x.pings || !l.IsPingMeter(m.ID):
+	l := &x.c.cfg.Layout
+	if x.pings || !l.IsPingMeter(m.ID) || l.IsStray(m, x.Unused) {
 		x.meters = append(x.meters, m)
-	case l.IsStray(m):
-		x.strays = append(x.strays, m)
-	}
-}
-
-// Strays reports whether meters were read that are nkp's if no flow uses them.
-func (x *Comparison) Strays() bool { return len(x.strays) > 0 }
-
-// Unused tells which meters no flow uses: strays among them are not desired.
-func (x *Comparison) Unused(ids []uint32) {
-	for _, m := range x.strays {
-		if slices.Contains(ids, m.ID) {
-			x.meters = append(x.meters, m)
-		}
 	}
 }
 

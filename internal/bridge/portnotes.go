@@ -81,15 +81,11 @@ const linkDown = "Interface.link_state is down"
 // state because the node has no device of that name any more; "": ovs-vswitchd sees it, or it is not down.
 func Unseen(p *ovsdb.Port, bridge string) string {
 	state := linkDown
-	switch {
-	case p.OFPort == 0 || p.Type != "" || len(p.Dead) > 1:
-		return ""
-	case len(p.Dead) == 1 && strings.Contains(p.Dead[0], "admin_state"):
+	if len(p.Dead) > 0 {
 		state = p.Dead[0]
-	case len(p.Dead) == 1 || !p.LinkDown:
-		return ""
 	}
-	if !renamed(p.Name, bridge) {
+	down := len(p.Dead) == 0 && p.LinkDown || len(p.Dead) == 1 && strings.Contains(state, "admin_state")
+	if !down || p.OFPort == 0 || p.Type != "" || !renamed(p.Name, bridge) {
 		return ""
 	}
 	return state + " for ovs-vswitchd, but the node has no device of that name any more: " +

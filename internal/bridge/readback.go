@@ -104,16 +104,12 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 		found = newComparison(c)
 		if adopt {
 			found.Adopt()
+			found.Unused, _ = conn.UnusedMeters(ctx) // else strays stay
 		}
 		if err = conn.Read(ctx, s.Filter(), found); err != nil || !first {
 			break
 		}
 		again, err = reconsider(found.unread)
-	}
-	if err == nil && adopt && found.Strays() {
-		var unused []uint32
-		unused, err = conn.UnusedMeters(ctx)
-		found.Unused(unused)
 	}
 	return found, err
 }

@@ -200,7 +200,7 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		maps.DeleteFunc(snap.State.Meters, func(id uint32, m flow.Meter) bool {
-			return s.Layout.IsPingMeter(id) && !(s.Layout.IsStray(m) && slices.Contains(unused, id))
+			return s.Layout.IsPingMeter(id) && !s.Layout.IsStray(m, unused)
 		})
 	}
 

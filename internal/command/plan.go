@@ -116,13 +116,12 @@ func (s *settings) plan(ctx context.Context, o *output, stdout, stderr io.Writer
 
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	by := mode.OVS
-	switch {
-	case !o.data():
-	case s.mode != mode.Auto:
-		by = s.mode
-	case runtime.GOOS == "windows":
+	by := s.mode
+	if by == mode.Auto && runtime.GOOS == "windows" {
 		by = mode.Windows
+	}
+	if by == mode.Auto || !o.data() {
+		by = mode.OVS
 	}
 	d, err := s.desired(ctx, by, sw != nil, stderr)
 	if err != nil {

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +31,17 @@ type Limits struct {
 
 // DefaultLimits hold for all NodePorts of the default range, and for 32 MiB in buffers.
 var DefaultLimits = Limits{Listeners: 4096, Connections: 1024, PerPort: 256}
+
+// maxDescriptors returns how many descriptors this process may have open. The Go runtime has raised the limit
+// to the hard one.
+func maxDescriptors() (n int) {
+	text, _ := os.ReadFile("/proc/self/limits")
+	_, limit, _ := strings.Cut(string(text), "Max open files")
+	if _, err := fmt.Sscan(limit, &n); err != nil { // unlimited, or not Linux
+		n = math.MaxInt32
+	}
+	return n
+}
 
 // Options are the settings of a Proxy.
 type Options struct {

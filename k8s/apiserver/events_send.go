@@ -124,11 +124,12 @@ func (r *Recorder) write(ctx context.Context, e *event) error {
 	}
 
 	_, err := c.Create(ctx, full, metav1.CreateOptions{})
-	switch others := e.service != (k8s.ServiceName{}); { // Events that other nodes may write
-	case apierrors.IsAlreadyExists(err) && !exists && others:
-		r.exists.Add(full.Name, int32(0), eventLife)
-	case err == nil, apierrors.IsAlreadyExists(err) && !exists: // by an attempt whose answer was lost
-		r.exists.Add(full.Name, max(count+1, e.known.Count), eventLife)
+	if err == nil || apierrors.IsAlreadyExists(err) && !exists {
+		count = max(count+1, e.known.Count)
+		if err != nil && e.service != (k8s.ServiceName{}) { // else by an attempt whose answer was lost
+			count = 0
+		}
+		r.exists.Add(full.Name, count, eventLife)
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
 		return nil // another node wrote it or an earlier attempt did, or the namespace is going away
