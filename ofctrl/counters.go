@@ -152,39 +152,27 @@ func (c *Conn) flowCounters(
 	return out, err
 }
 
-// MeterDrops returns how many packets the meters that are wanted have dropped. wanted must not block.
-func (c *Conn) MeterDrops(ctx context.Context, wanted func(id uint32) bool) (packets uint64, err error) {
-	const band = 16 // bytes of an ofp_meter_band_stats
-	err = c.eachMeter(ctx, func(id uint32, m []byte) {
-		for bands := m[meterStatsLen:]; wanted(id) && len(bands) >= band; bands = bands[band:] {
-			packets += u64(bands)
-		}
-	})
-	return packets, err
-}
-
-// UnusedMeters returns the ids of the meters that no flow uses, whoever created them.
-func (c *Conn) UnusedMeters(ctx context.Context) (ids []uint32, err error) {
-	err = c.eachMeter(ctx, func(id uint32, m []byte) {
-		if flows := u32(m[12:]); flows == 0 {
-			ids = append(ids, id)
-		}
-	})
-	return ids, err
-}
-
-const meterStatsLen = 40
-
-// eachMeter calls visit for each meter with its ofp_meter_stats, and an ofp_meter_band_stats for each band
-// (OpenFlow 1.5.1 §7.3.5.14).
-func (c *Conn) eachMeter(ctx context.Context, visit func(id uint32, stats []byte)) error {
+// MeterDrops returns how many packets the meters that are wanted have dropped, and how many flows use them.
+// wanted must not block.
+func (c *Conn) MeterDrops(
+	ctx context.Context, wanted func(id uint32) bool,
+) (packets uint64, flows int, err error) {
+	// ofp_meter_stats, then ofp_meter_band_stats for each band (OpenFlow 1.5.1 §7.3.5.14)
+	const head, band = 40, 16
 	all := func(b []byte, _ int) ([]byte, error) { return idRequest(b, meterAll), nil }
-	return c.ask(ctx, mpMeterStats, 1, all, func(b []byte) error {
-		return records(b, "meter statistics", meterStatsLen, 4, func(m []byte) error {
-			visit(u32(m), m)
+	err = c.ask(ctx, mpMeterStats, 1, all, func(b []byte) error {
+		return records(b, "meter statistics", head, 4, func(m []byte) error {
+			if !wanted(u32(m)) {
+				return nil
+			}
+			flows += int(u32(m[12:]))
+			for bands := m[head:]; len(bands) >= band; bands = bands[band:] {
+				packets += u64(bands)
+			}
 			return nil
 		})
 	})
+	return packets, flows, err
 }
 
 const groupStatsLen = 40

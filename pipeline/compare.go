@@ -22,11 +22,12 @@ type Comparison struct {
 	groups map[uint32]*flow.Group
 	ids    map[uint32]bool // of Service ports, of all objects that were read
 
-	// Unused are the ids of the switch's meters that no flow uses, as far as it is known before meters are read.
-	Unused []uint32
-	meters []flow.Meter // found on the switch
-	pings  bool         // pings are answered, or were until now: meters on pings are nkp's
-	read   int          // number of flows read, equal or not
+	// NoPings is set before meters are read if no flow uses one with the number of a meter on pings. Those are
+	// strays then: another release, which does not know them, may have deleted nothing but their flows.
+	NoPings bool
+	meters  []flow.Meter // found on the switch
+	pings   bool         // pings are answered, or were until now: meters on pings are nkp's
+	read    int          // number of flows read, equal or not
 
 	// adopted are the flows of tableWide that were read, by group; nil unless Adopt was called.
 	adopted    map[uint32][]slotFlow
@@ -100,8 +101,8 @@ func (x *Comparison) flowsRead() {
 // Meter adds a meter that was read from the switch after the flows. A meter with the id of one on pings is
 // another program's where no flow of nkp's answers pings, unless it is a stray.
 func (x *Comparison) Meter(m flow.Meter) {
-	l := &x.c.cfg.Layout
-	if x.pings || !l.IsPingMeter(m.ID) || l.IsStray(m, x.Unused) {
+	stray := x.NoPings && m.Rate > 0
+	if x.pings || stray || !x.c.cfg.Layout.IsPingMeter(m.ID) {
 		x.meters = append(x.meters, m)
 	}
 }

@@ -107,13 +107,6 @@ func (l Layout) IsPingMeter(id uint32) bool {
 	return id >= l.pingMeters() && id <= l.pingMeters()+pingShares
 }
 
-// IsStray reports whether m could be left of pings that are no longer answered: another release of nkp, which
-// does not know these meters, may have deleted nothing but their flows. unused are the meters that no flow
-// uses: one that others have at such a number is used.
-func (l Layout) IsStray(m flow.Meter, unused []uint32) bool {
-	return l.IsPingMeter(m.ID) && m.Rate > 0 && slices.Contains(unused, m.ID)
-}
-
 // The highest numbers of a port and of a meter (OFPP_MAX and OFPM_MAX, OpenFlow 1.5.1 §7.2.1.1 and §7.3.4.5).
 const (
 	lastPort  = 0xff00

@@ -52,7 +52,7 @@ func (p *Plane) countDrops(ctx context.Context) error {
 	if cfg := c.Config(); !cfg.NoMeter {
 		limited := dataplane.DropKey{Reason: k8s.DropRateLimit}
 		refusals := func(id uint32) bool { return l.IsMeter(id) && !l.IsPingMeter(id) }
-		if now[limited], err = conn.MeterDrops(ctx, refusals); err != nil {
+		if now[limited], _, err = conn.MeterDrops(ctx, refusals); err != nil {
 			return err
 		}
 		if err := p.countPings(ctx, conn, cfg.AnswerPing); err != nil {
@@ -96,7 +96,7 @@ func (p *Plane) countPings(ctx context.Context, conn *ofctrl.Conn, answered bool
 	if err != nil {
 		return err
 	}
-	limited, err := conn.MeterDrops(ctx, l.IsPingMeter)
+	limited, _, err := conn.MeterDrops(ctx, l.IsPingMeter)
 	if err == nil {
 		p.pings.Store(&dataplane.Pings{Answered: flows.Packets, Limited: limited})
 	}

@@ -104,7 +104,8 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 		found = newComparison(c)
 		if adopt {
 			found.Adopt()
-			found.Unused, _ = conn.UnusedMeters(ctx) // else strays stay
+			_, uses, err := conn.MeterDrops(ctx, s.Layout.IsPingMeter)
+			found.NoPings = err == nil && uses == 0
 		}
 		if err = conn.Read(ctx, s.Filter(), found); err != nil || !first {
 			break

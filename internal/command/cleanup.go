@@ -194,15 +194,14 @@ func (s *settings) cleanupBridge(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	if pings.Flows == 0 { // as in pipeline.Comparison.Meter
-		unused, err := conn.UnusedMeters(ctx)
-		if err != nil {
-			return err
-		}
-		maps.DeleteFunc(snap.State.Meters, func(id uint32, m flow.Meter) bool {
-			return s.Layout.IsPingMeter(id) && !s.Layout.IsStray(m, unused)
-		})
+	_, uses, err := conn.MeterDrops(ctx, s.Layout.IsPingMeter)
+	if err != nil {
+		return err
 	}
+	maps.DeleteFunc(snap.State.Meters, func(id uint32, m flow.Meter) bool { // as in pipeline.Comparison.Meter
+		stray := uses == 0 && m.Rate > 0
+		return s.Layout.IsPingMeter(id) && pings.Flows == 0 && !stray
+	})
 
 	d := flow.Diff(snap.State, flow.NewState())
 	d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}

@@ -399,30 +399,37 @@ func TestAnswerPingOff(t *testing.T) {
 				must(t, err)
 			}
 			ours := "pktps,burst,stats,band=type=drop,rate=1000,burst_size=1000"
+			dumped := func(when string, want ...int) {
+				t.Helper()
+				out, err := c.Ofctl("dump-meters", c.Bridge)
+				must(t, err)
+				for _, n := range []int{1, 8, 9} {
+					if strings.Contains(out, meter(n)+" ") != slices.Contains(want, n) {
+						t.Errorf("%s, the meters %v should be there of 1, 8 and 9:\n%s", when, want, out)
+					}
+				}
+			}
+			stop := func() { must(t, c.agent.Stop(syscall.SIGTERM)) }
 			add(1, ours) // left by a release that knows no pings
-			add(8, ours) // another nkp's
 			add(9, "pktps,band=type=drop,rate=7")
+			again()
+			dumped("after a restart", 9)
+			add(1, ours)
+			stop()
+			c.cleanup(t)
+			dumped("after cleanup", 9)
+
+			add(1, ours)
+			add(8, ours) // another nkp's, which has another --meter
 			_, err := c.Ofctl("-O", "OpenFlow15", "add-flow", c.Bridge,
 				"table=200,actions="+strings.Replace(meter(8), "=", ":", 1)+",normal")
 			must(t, err)
-			stays := func(when string) {
-				t.Helper()
-				out, err := c.Ofctl("dump-meters", c.Bridge)
-				if err != nil || !strings.Contains(out, meter(8)) || !strings.Contains(out, meter(9)) {
-					t.Errorf("%s, a meter of another program is gone: %v\n%s", when, err, out)
-				}
-				if strings.Contains(out, meter(1)+" ") {
-					t.Errorf("%s, a meter on pings is left, which no flow uses:\n%s", when, out)
-				}
-			}
-			again()
-			stays("after a restart")
-			add(1, ours)
-			must(t, c.agent.Stop(syscall.SIGTERM))
-			if out, errOut, status := c.nkp("cleanup", "--ovsdb", c.DB(), "--bridge", c.Bridge); status != 0 {
-				t.Fatalf("cleanup ends with %d: %s%s", status, out, errOut)
-			}
-			stays("after cleanup")
+			c.runWith()
+			c.settle()
+			dumped("after a start beside another nkp", 1, 8, 9)
+			stop()
+			c.cleanup(t)
+			dumped("after cleanup beside another nkp", 1, 8, 9)
 		})
 	}
 }
