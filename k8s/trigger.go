@@ -11,8 +11,9 @@ import (
 // the EndpointSlice controller records it. The network programming latency is the time from then until the
 // change is in force.
 type Trigger struct {
-	Family Family
-	At     time.Time
+	Service ServiceName
+	Family  Family
+	At      time.Time
 }
 
 // triggerOf returns the trigger time in a slice's annotation; the zero Time if it is missing or invalid.
@@ -31,7 +32,7 @@ func triggerOf(o *discoveryv1.EndpointSlice) time.Time {
 // noteTrigger keeps the trigger of a slice that was added or replaced until the next Flush.
 func (s *service) noteTrigger(o *discoveryv1.EndpointSlice, f Family) {
 	if at := triggerOf(o); !at.IsZero() && f != 0 {
-		s.triggers = append(s.triggers, Trigger{f, at})
+		s.triggers = append(s.triggers, Trigger{s.name, f, at})
 	}
 }
 

@@ -21,6 +21,8 @@ type Comparison struct {
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
 	ids    map[uint32]bool // of Service ports, of all objects that were read
+	kept   map[uint32]int  // flows in flows, of ids that no Service port has
+	gone   map[uint32]*Gone
 
 	// NoPings is set before meters are read if no flow uses one with the number of a meter on pings. Those are
 	// strays then: another release, which does not know them, may have deleted nothing but their flows.
@@ -42,6 +44,7 @@ func (c *Compiler) Compare() *Comparison {
 		c: c, number: c.comparisons,
 		flows: map[flow.Key]*flow.Flow{}, groups: map[uint32]*flow.Group{},
 		ids: map[uint32]bool{}, pings: c.cfg.AnswerPing,
+		kept: map[uint32]int{}, gone: map[uint32]*Gone{},
 	}
 }
 
@@ -51,7 +54,7 @@ func (x *Comparison) Across() { x.c.across = x.number }
 
 // InStep reports whether the switch has all that is desired, and no other flow, group or meter of nkp's.
 func (x *Comparison) InStep() bool {
-	if len(x.flows)+len(x.groups) > 0 {
+	if len(x.flows)+len(x.groups)+len(x.gone) > 0 {
 		return false
 	}
 	for _, number := range x.c.wanted {
@@ -72,7 +75,7 @@ func (x *Comparison) Flow(f *flow.Flow) {
 	_, pings := x.c.cfg.Layout.Pings()
 	x.pings = x.pings || f.Cookie == pings
 	x.noteSlot(f)
-	if !x.match(f.Digest(x.c.seed)) {
+	if !x.match(f.Digest(x.c.seed)) && x.keeps(f) {
 		x.flows[f.Key] = f
 	}
 }
@@ -81,7 +84,12 @@ func (x *Comparison) Flow(f *flow.Flow) {
 // state.
 func (x *Comparison) Group(g *flow.Group) {
 	x.flowsRead()
-	x.ids[x.c.cfg.Layout.groupID(g.ID)] = true
+	id := x.c.cfg.Layout.groupID(g.ID)
+	x.ids[id] = true
+	if gone := x.gone[id]; gone != nil && x.c.owner[id] == nil {
+		gone.Groups = append(gone.Groups, g.ID)
+		return
+	}
 	if x.adopted != nil {
 		x.adopt(g)
 	}

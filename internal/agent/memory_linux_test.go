@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"testing"
 
@@ -36,5 +37,31 @@ func TestReserveIsNotResident(t *testing.T) {
 	}
 	if settleMemory(); reserve != nil {
 		t.Error("the reserve stays")
+	}
+}
+
+// The limit of the container is read of either version of cgroups; "max", the number of none, and no file at all are no limit.
+func TestContainerMemory(t *testing.T) {
+	for _, tc := range []struct {
+		file, text string
+		want       int64
+	}{
+		{"memory.max", "2147483648\n", 2 << 30},
+		{"memory.max", "max\n", 0},
+		{"memory/memory.limit_in_bytes", "536870912\n", 512 << 20},
+		{"memory/memory.limit_in_bytes", "9223372036854771712\n", 0},
+		{"other", "1", 0},
+	} {
+		root := t.TempDir()
+		file := filepath.Join(root, tc.file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(tc.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := containerMemory(root); got != tc.want {
+			t.Errorf("%s with %q: %d, want %d", tc.file, tc.text, got, tc.want)
+		}
 	}
 }

@@ -53,6 +53,7 @@ type planes struct {
 func (a *Agent) makePlanes(db *ovsdb.Client) error {
 	hooks := a.hooks(a.mode)
 	hooks.Queued, hooks.InStep, hooks.Synced = a.queued, a.inStep, a.metrics.Synced
+	hooks.InStepBut = a.metrics.InStepBut
 
 	var p dataplane.Plane
 	var err error

@@ -73,6 +73,7 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 	}
 
 	slices.SortFunc(names, k8s.PortName.Compare)
+	room := room(maxListed)
 	for batch := range slices.Chunk(names, servicesBatch) {
 		err := a.ask(ctx, func() {
 			objectProblems := a.objectProblems(batch)
@@ -83,6 +84,7 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 				}
 				states := a.tracker.EndpointStates(n)
 				s := describe(sp, states, a.tracker.NotServedOf(n))
+				room.take(&s)
 				s.Counters, s.CountersNote = counted.of(n)
 				if v, _ := a.tracker.VersionsOf(n.ServiceName); v.Service != "" {
 					s.InForce = &v
@@ -123,6 +125,30 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 	}
 
 	return list, nil
+}
+
+// maxListed is how many frontends and endpoints an answer has before each Service port shows only the first
+// listedOfEach of each: within the limits of cost there are millions, whose description takes gigabytes.
+const (
+	maxListed    = 400_000
+	listedOfEach = 16
+)
+
+// room is how many frontends and endpoints an answer may still have.
+type room int
+
+// take leaves out what an answer has no room for.
+func (r *room) take(s *api.ServiceInfo) {
+	if n := max(listedOfEach, int(*r)); len(s.Frontends) > n {
+		s.MoreFrontends = len(s.Frontends) - n
+		s.Frontends = slices.Clone(s.Frontends[:n])
+	}
+	*r -= room(len(s.Frontends))
+	if n := max(listedOfEach, int(*r)); len(s.Endpoints) > n {
+		s.MoreEndpoints = len(s.Endpoints) - n
+		s.Endpoints = slices.Clone(s.Endpoints[:n])
+	}
+	*r -= room(len(s.Endpoints))
 }
 
 // refusedBy returns the Services that are not served because of their cost and that the filter selects by

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nkp-proxy/nkp/internal/api"
 	"github.com/nkp-proxy/nkp/internal/mode"
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -91,5 +92,22 @@ func TestEmptyProblems(t *testing.T) {
 				t.Errorf("%s, %s: %q, want %q", x.name, by, got, want)
 			}
 		}
+	}
+}
+
+// An answer about very many frontends and endpoints shows some of each Service port, and counts the others.
+func TestListedAreBounded(t *testing.T) {
+	r, listed, all := room(maxListed), 0, 0
+	for range 1000 {
+		s := api.ServiceInfo{Frontends: make([]api.FrontendInfo, 1000), Endpoints: make([]api.EndpointInfo, 1000)}
+		r.take(&s)
+		listed += len(s.Frontends) + len(s.Endpoints)
+		all += len(s.Frontends) + len(s.Endpoints) + s.MoreFrontends + s.MoreEndpoints
+		if len(s.Frontends) < listedOfEach || len(s.Endpoints) < listedOfEach || cap(s.Frontends) > 2*len(s.Frontends) {
+			t.Fatalf("%d frontends (%d in memory) and %d endpoints are listed", len(s.Frontends), cap(s.Frontends), len(s.Endpoints))
+		}
+	}
+	if most := maxListed + 2*1000*listedOfEach; listed > most || all != 2_000_000 {
+		t.Errorf("%d of %d are listed, at most %d should be", listed, all, most)
 	}
 }

@@ -32,6 +32,9 @@ type ServiceInfo struct {
 	Family    string         `json:"family"`
 	Frontends []FrontendInfo `json:"frontends"`
 	Endpoints []EndpointInfo `json:"endpoints"`
+	// MoreFrontends and MoreEndpoints count those that a very long answer leaves out.
+	MoreFrontends int `json:"moreFrontends,omitempty"`
+	MoreEndpoints int `json:"moreEndpoints,omitempty"`
 	// RemovedEndpoints is what becomes of TCP connections to removed endpoints; "": they stay.
 	RemovedEndpoints string `json:"removedEndpoints,omitempty"`
 	// Counters are null where there are none; CountersNote then says why, or what is not in them.

@@ -12,10 +12,6 @@ func (g *programmer) audit(ctx context.Context, pause func()) {
 		g.readBack(ctx)
 		return
 	}
-	if !g.replaceUnwanted(ctx) {
-		return
-	}
-
 	conn, found := g.conn, newComparison(g.compiler)
 	found.Across()
 	err := conn.ReadInParts(ctx, g.set.Filter(), found, func() error {

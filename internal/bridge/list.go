@@ -21,7 +21,6 @@ func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing
 	var f ofctrl.Filter
 	f.Cookie, f.CookieMask = l.StaticCookies()
 	f.GroupLo, f.GroupHi = l.Groups()
-	cookies := []uint64{f.Cookie}
 	if of != (k8s.PortName{}) {
 		id, _, err := p.portID(ctx, of)
 		if errors.Is(err, errNoFlows) {
@@ -29,26 +28,20 @@ func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing
 		} else if err != nil {
 			return err
 		}
-		// Open vSwitch finds whole cookies by an index. By less it visits all flows, of every Service.
 		f.Cookie, f.CookieMask, f.GroupLo, f.GroupHi = l.PortObjects(id)
-		cookies, f.CookieMask = []uint64{f.Cookie, f.Cookie | ^f.CookieMask}, ^uint64(0)
 	}
 	if conn == nil {
 		return p.notConnected()
 	}
 
+	all, err := conn.FlowCount(ctx, f.Cookie, f.CookieMask)
+	if err != nil {
+		return err
+	}
 	s := countedFlows{&ofctrl.Snapshot{State: flow.NewState()}, map[flow.Key]ofctrl.Counters{}, to.Most}
-	all := 0
-	for _, cookie := range cookies {
-		f.Cookie = cookie
-		n, err := conn.FlowCount(ctx, f.Cookie, f.CookieMask)
-		if err == nil {
-			err = conn.ReadInParts(ctx, f, s, s.full)
-		}
-		if err != nil && !errors.Is(err, errEnough) {
-			return err
-		}
-		all += int(n.Flows)
+	err = conn.ReadInParts(ctx, f, s, s.full)
+	if err != nil && !errors.Is(err, errEnough) {
+		return err
 	}
 	groups, err := conn.GroupCounters(ctx, f.GroupLo, f.GroupHi)
 	if err != nil {
@@ -61,7 +54,7 @@ func (p *Plane) List(ctx context.Context, of k8s.PortName, to *dataplane.Listing
 	for _, f := range s.State.SortedFlows() {
 		to.AddCounted("flow add "+f.String(), s.counts[f.Key].Packets, s.counts[f.Key].Bytes)
 	}
-	to.More += max(0, len(groups)-len(s.State.Groups)) + max(0, all-len(s.State.Flows))
+	to.More += max(0, len(groups)-len(s.State.Groups)) + max(0, int(all.Flows)-len(s.State.Flows))
 	return nil
 }
 

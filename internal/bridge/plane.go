@@ -296,7 +296,7 @@ func (p *Plane) due() (e dueEvents) {
 		if t, ok := p.stale.next(); ok {
 			e.forget = time.After(max(0, time.Until(t)))
 		}
-		if len(g.surplus) > 0 {
+		if g.left() > 0 {
 			e.surplus = time.After(0)
 		}
 	}
@@ -321,6 +321,7 @@ func (p *Plane) report() {
 		p.canary.ready.Store(p.prog.conn)
 		p.in.Settled()
 		p.in.WhileIdle(func() { p.hooks.InStep(dataplane.Families...) })
+		p.in.WhileDivided(p.hooks.InStepBut)
 	}
 	p.publish()
 	p.hooks.Lost(!p.prog.inStep() || p.in.Divided() || p.failOpen != "")

@@ -32,6 +32,7 @@ type programmer struct {
 	// the switch is in step, as it nearly always is. If pending is not nil, neither are compiler and conn.
 	pending *flow.Delta
 	surplus map[flow.Key]*flow.Flow // flows that should not be there, beyond what pending deletes
+	gone    map[uint32]*pipeline.Gone
 	// unsent: pending has changes that were not tried yet, not only those of refused Service ports.
 	unsent bool
 	// refused by the switch. The zero PortName stands for flows that belong to no Service.
@@ -111,6 +112,7 @@ func (g *programmer) disconnected(err error) {
 	}
 	g.conn, g.pending, g.foreign, g.others = nil, nil, Foreign{}, nil
 	clear(g.surplus)
+	clear(g.gone)
 }
 
 // load compiles all Service ports for the first time.
@@ -236,7 +238,7 @@ func (g *programmer) sent(rest *flow.Delta, now time.Time) {
 	if g.refused.Len() == 0 {
 		g.stats.Recovered()
 	}
-	if rest.Empty() && len(g.surplus) == 0 {
+	if rest.Empty() && g.left() == 0 {
 		g.flows = g.compiler.Flows()
 	}
 }

@@ -20,21 +20,28 @@ func (g *programmer) readBack(ctx context.Context) {
 	if g.conn == nil || g.compiler == nil {
 		return
 	}
-	if !g.mayStart(ctx) || !g.replaceUnwanted(ctx) {
+	if !g.mayStart(ctx) {
 		return
 	}
 
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
-	found, err := g.set.read(ctx, g.conn, g.compiler, adopt, func(unread map[uint8]int) (bool, error) {
-		if !g.node.seeOthers(g.conn, unread) {
-			return false, nil
+	var found comparison
+	for tooMany := true; tooMany; {
+		var err error
+		found, err = g.set.read(ctx, g.conn, g.compiler, adopt, func(unread map[uint8]int) (bool, error) {
+			if !g.node.seeOthers(g.conn, unread) {
+				return false, nil
+			}
+			_, err := g.compiler.Reconfigure(g.node.config())
+			return true, err
+		})
+		if err != nil {
+			g.cannotRead(ctx, err)
+			return
 		}
-		_, err := g.compiler.Reconfigure(g.node.config())
-		return true, err
-	})
-	if err != nil {
-		g.cannotRead(ctx, err)
-		return
+		if g.gone, tooMany = found.Gone(); tooMany && !g.replaceAll(ctx) {
+			return
+		}
 	}
 
 	g.flows = found.Flows()
@@ -96,7 +103,8 @@ func (g *programmer) postpone(found comparison) {
 }
 
 // read reads the switch and compares it with what a compiler wants. It does so once more if reconsider,
-// called with the tables that hold too many foreign flows, has changed what the compiler wants.
+// called with the tables that hold too many foreign flows, has changed what the compiler wants, or if the
+// switch has shown to whom ids belong.
 func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Compiler, adopt bool,
 	reconsider func(unread map[uint8]int) (changed bool, err error)) (found comparison, err error) {
 	for again := true; again && err == nil; {
@@ -110,7 +118,9 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 		if err = conn.Read(ctx, s.Filter(), found); err != nil || !first {
 			break
 		}
-		again, err = reconsider(found.unread)
+		if again, err = reconsider(found.unread); err == nil && !again && adopt {
+			_, again = found.Gone()
+		}
 	}
 	return found, err
 }

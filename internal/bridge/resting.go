@@ -53,7 +53,7 @@ func (r *restingIDs) begin(c *pipeline.Compiler, settled bool, now time.Time) ma
 }
 
 // settled reports whether all changes are on the switch, and nothing else of nkp's.
-func (g *programmer) settled() bool { return g.inStep() && g.pending.Empty() && len(g.surplus) == 0 }
+func (g *programmer) settled() bool { return g.inStep() && g.pending.Empty() && g.left() == 0 }
 
 // releaseIDs makes ids free that the last scan found no connection of, if the switch has no pin of theirs
 // either. Pins that it still has are deleted.

@@ -288,7 +288,7 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 
 // waits reports whether the switch may lack what was handed over by a time, or hold what should be gone since
 // the last read-back. It runs on the loop.
-func (p *Plane) waits(by time.Time) bool { return p.in.Waits(by) || len(p.prog.surplus) > 0 }
+func (p *Plane) waits(by time.Time) bool { return p.in.Waits(by) || p.prog.left() > 0 }
 
 // Uncached waits until the flows that the datapath caches follow the tables as they are now, and returns why
 // they may not; "": they do, or ovs-vswitchd's control socket cannot be reached.
@@ -327,8 +327,8 @@ func (p *Plane) notInStep() string {
 		return why
 	case p.prog.unsent || !p.in.Idle(): // a large Service comes in portions
 		return notAll
-	case len(p.prog.surplus) > 0:
-		return fmt.Sprintf("unwanted flows still to be deleted: %d", len(p.prog.surplus))
+	case p.prog.left() > 0:
+		return fmt.Sprintf("unwanted flows still to be deleted: %d", p.prog.left())
 	case p.prog.refused.Len() > 0:
 		return "the switch refuses " + dataplane.Count(p.prog.refused.Len(), "Service port")
 	case p.failOpen != "":

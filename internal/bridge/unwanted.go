@@ -11,11 +11,12 @@ import (
 
 // Foreign flows never keep nkp from reading its own back: nkp requests the flows under its cookie, and
 // foreign ones only from tables that have few of them (ofctrl.MaxForeign). That leaves unwanted flows under
-// nkp's cookie, which another program installed or an earlier nkp left behind. Up to maxUnwanted are read and
-// deleted in portions. More are not read: one transaction deletes all flows under the cookie and sets the
-// wanted ones, so that no packet sees an intermediate state.
+// nkp's cookie, which another program installed or an earlier nkp left behind. They are deleted in portions:
+// one by one, or, of ids that no Service port has and that have many, by their cookie (pipeline.Gone). More
+// than that are not read: one transaction deletes all flows under the cookie and sets the wanted ones, so that
+// no packet sees an intermediate state.
 
-// maxUnwanted is how many unwanted flows a read-back takes in. Each takes about 700 bytes meanwhile.
+// maxUnwanted is how many unwanted flows nkp diff takes in. Each takes about 700 bytes meanwhile.
 const maxUnwanted = 1 << 17
 
 // unwanted returns how many flows the switch has under nkp's cookie beyond those that are wanted, at least 0.
@@ -37,39 +38,32 @@ func tooManyText(n int) string {
 		"more than can be read (%d)", n, maxUnwanted)
 }
 
-// replaceUnwanted makes sure that no more than maxUnwanted unwanted flows are under nkp's cookie. It reports
-// whether the switch can be read back.
-func (g *programmer) replaceUnwanted(ctx context.Context) bool {
-	n, err := g.unwanted(ctx)
-	if err == nil && n > maxUnwanted {
-		g.log.Error(tooManyText(n) +
-			"; replacing all flows under the cookie. Service counters restart at 0. " +
-			"Find out which program installs them; --cookie-prefix gives nkp another cookie")
+// replaceAll replaces all flows under nkp's cookie, of which too many are unwanted. It reports whether the
+// switch can be read back.
+func (g *programmer) replaceAll(ctx context.Context) bool {
+	g.log.Error("the switch holds too many flows under nkp's cookie that are not nkp's; replacing all flows " +
+		"under the cookie. Service counters restart at 0. " +
+		"Find out which program installs them; --cookie-prefix gives nkp another cookie")
 
-		want := g.compiler.State()
-		d := flow.Diff(flow.NewState(), want)
-		d.SetMeters = nil // the read-back brings them
-		cookie, mask := g.set.Layout.StaticCookies()
-		d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
-		g.stats.Repairs++
+	want := g.compiler.State()
+	d := flow.Diff(flow.NewState(), want)
+	d.SetMeters = nil // the read-back brings them
+	cookie, mask := g.set.Layout.StaticCookies()
+	d.Clear = []flow.Cookies{{Cookie: cookie, Mask: mask}}
+	g.stats.Repairs++
 
-		first := g.pending == nil
-		if !first { // what waits to be forgotten is not among the flows
-			d.DelLearned, d.FlushCT = g.pending.DelLearned, g.pending.FlushCT
-		}
-
-		if g.pending = d; !g.sync(ctx) {
-			return false
-		}
-		if first {
-			g.pending = nil
-		}
+	first := g.pending == nil
+	if !first { // what waits to be forgotten is not among the flows
+		d.DelLearned, d.FlushCT = g.pending.DelLearned, g.pending.FlushCT
 	}
 
-	if err != nil {
-		g.cannotRead(ctx, err)
+	if g.pending = d; !g.sync(ctx) {
+		return false
 	}
-	return err == nil
+	if first {
+		g.pending = nil
+	}
+	return true
 }
 
 // unreadWarnings returns a line for each table in which conflicts with foreign flows would go unnoticed.
@@ -99,11 +93,27 @@ func (g *programmer) deferDeletions(d *flow.Delta) {
 	d.DelFlows = d.DelFlows[:maxSurplus]
 }
 
+// left returns how many flows that should not be there wait for deleteSurplus.
+func (g *programmer) left() int {
+	n := len(g.surplus)
+	for _, gone := range g.gone {
+		n += gone.Flows
+	}
+	return n
+}
+
 // deleteSurplus deletes one portion of the surplus.
 func (g *programmer) deleteSurplus(ctx context.Context) {
-	d := &flow.Delta{}
+	d, n := &flow.Delta{}, 0
+	for id, gone := range g.gone {
+		if n += gone.Flows; n > maxSurplus && len(d.Clear) > 0 {
+			break
+		}
+		g.compiler.Clear(d, id, gone)
+		delete(g.gone, id)
+	}
 	for key, f := range g.surplus {
-		if len(d.DelFlows) == maxSurplus {
+		if n++; n > maxSurplus {
 			break
 		}
 		d.DelFlows = append(d.DelFlows, f)
@@ -116,7 +126,7 @@ func (g *programmer) deleteSurplus(ctx context.Context) {
 			g.pending, g.unsent = d.Merge(g.pending), true
 			g.sync(ctx)
 		}
-	case g.pending.Empty() && !g.unsent && len(g.surplus) == 0:
+	case g.pending.Empty() && !g.unsent && g.left() == 0:
 		g.flows = g.compiler.Flows()
 	}
 }

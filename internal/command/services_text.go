@@ -83,6 +83,12 @@ func (t *servicesText) service(s *api.ServiceInfo, nodes []string) {
 	cells := []string{
 		serviceText(s), s.Family, frontendsText(s.Frontends), fmt.Sprintf("%d/%d", inForce, len(s.Endpoints)),
 	}
+	if s.MoreFrontends > 0 {
+		cells[2] += fmt.Sprintf(" and %d more", s.MoreFrontends)
+	}
+	if s.MoreEndpoints > 0 {
+		cells[3] = fmt.Sprintf("%d", len(s.Endpoints)+s.MoreEndpoints)
+	}
 	cells = append(append(cells, counterCells(s.Counters)...), nodes...)
 	if t.watched {
 		cells = append(cells, t.rateCells(s)...)

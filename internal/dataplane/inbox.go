@@ -44,6 +44,7 @@ type Inbox struct {
 	facts    k8s.Model  // Facts of the last update
 	begun    bool       // something has come in
 	divided  bool       // next has the ports of an earlier update that the last portion left
+	fresh    bool       // an update has come in since WhileDivided
 	waiting  time.Time  // arrival of the oldest update that is not in force; zero: all are
 	portions portions
 }
@@ -85,7 +86,7 @@ func (in *Inbox) Put(m *k8s.Model, c k8s.Changes) {
 		return
 	}
 
-	in.begun = true
+	in.begun, in.fresh = true, true
 	in.facts = k8s.Model{Node: m.Node, Detector: m.Detector, ServiceCIDRs: m.ServiceCIDRs}
 	u := in.update()
 	u.Node = u.Node || c.Node
@@ -191,6 +192,23 @@ func (in *Inbox) WhileIdle(f func()) bool {
 	}
 	f()
 	return true
+}
+
+// WhileDivided calls f if the rest of what was taken in part waits, all else is taken, and an update has come
+// in since the last call. waits reports whether any port of a Service waits. No update can arrive during the
+// call.
+func (in *Inbox) WhileDivided(f func(waits func(k8s.ServiceName) bool)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.divided || !in.fresh {
+		return
+	}
+	in.fresh = false
+	waiting := map[k8s.ServiceName]bool{}
+	for n := range in.next.Ports {
+		waiting[n.ServiceName] = true
+	}
+	f(func(n k8s.ServiceName) bool { return waiting[n] })
 }
 
 // Undisturbed returns a context that ends when an update arrives. disturbed, which must be called, ends it in

@@ -69,6 +69,8 @@ type Hooks struct {
 	// Queued: there is something to program in these families. InStep: all of it is in force but what is
 	// refused.
 	Queued, InStep func(...k8s.Family)
+	// InStepBut: all is in force but the Services that wait.
+	InStepBut func(waits func(k8s.ServiceName) bool)
 	// Refused: an item was refused; called for each attempt.
 	Refused func(Refusal)
 	// Unsupported: a Service specifies something that this plane does not support; called once until that
@@ -88,6 +90,9 @@ type Hooks struct {
 func (h Hooks) WithDefaults() Hooks {
 	if h.Queued == nil {
 		h.Queued = func(...k8s.Family) {}
+	}
+	if h.InStepBut == nil {
+		h.InStepBut = func(func(k8s.ServiceName) bool) {}
 	}
 	if h.InStep == nil {
 		h.InStep = func(...k8s.Family) {}

@@ -3,6 +3,7 @@ package flow
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 )
 
@@ -121,6 +122,9 @@ func (d *Delta) Sort() {
 
 // Apply updates s to the state of the switch after d.
 func (s *State) Apply(d *Delta) {
+	for _, c := range d.Clear {
+		maps.DeleteFunc(s.Flows, func(_ Key, f *Flow) bool { return f.Cookie&c.Mask == c.Cookie })
+	}
 	for _, m := range d.SetMeters {
 		s.Meters[m.ID] = m
 	}

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -156,6 +159,34 @@ func TestProgress(t *testing.T) {
 	m.Received([]k8s.Change{slice})
 	m.Handing(k8s.Changes{})
 	check("a change of nothing", map[string]float64{pending: 0, total: 3, inStep4: 1})
+}
+
+// Beside a large Service, which comes in portions, a small one is pending only until it is in force, and its latency is known then.
+func TestProgressBesideALargeService(t *testing.T) {
+	m, c := newTest(OVS)
+	for _, n := range []string{"large", "small"} {
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: n + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: n}}}
+		service := k8s.ServiceName{Namespace: "ns", Name: n}
+		m.Received([]k8s.Change{
+			{Ref: k8s.Ref{Kind: k8s.KindService, Namespace: "ns", Name: n}},
+			{Ref: k8s.Ref{Kind: k8s.KindEndpointSlice, Namespace: "ns", Name: n + "-1"}, Object: slice},
+		})
+		m.Handing(k8s.Changes{Ports: map[k8s.PortName]*k8s.ServicePort{{ServiceName: service}: nil},
+			Triggers: []k8s.Trigger{{Service: service, Family: k8s.IPv4, At: c.now.Add(time.Second)}}})
+	}
+	m.Queued(k8s.IPv4, k8s.IPv6)
+	c.now = c.now.Add(5 * time.Second)
+	m.InStepBut(func(n k8s.ServiceName) bool { return n.Name == "large" })
+	if p := m.Pending(); p.Services != 1 || p.EndpointSlices != 1 || p.For == 0 {
+		t.Errorf("pending: %+v, want 1 Service with 1 slice", p)
+	}
+	if n := value(t, m, "kubeproxy_network_programming_duration_seconds", "ip_family=IPv4"); n != 1 {
+		t.Errorf("the latency of %v changes is known, want 1", n)
+	}
+	m.InStep(k8s.IPv4, k8s.IPv6)
+	if p := m.Pending(); p != (Pending{}) {
+		t.Errorf("pending: %+v", p)
+	}
 }
 
 // A transaction counts as what it was, a sync for the families that it touches.

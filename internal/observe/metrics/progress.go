@@ -1,8 +1,12 @@
 package metrics
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nkp-proxy/nkp/k8s"
 )
@@ -15,10 +19,14 @@ type progress struct {
 	of       map[k8s.Family]*familyProgress
 	// Changes of API objects that the data plane has received but that are not in force yet (pending), and
 	// those that the next update brings to it (staged).
-	pending, staged int // EndpointSlices
-	pendingServices map[string]bool
-	stagedServices  map[string]bool
+	pending, staged map[k8s.ServiceName]changed
 	triggers        []k8s.Trigger // of what is staged
+}
+
+// changed is what has changed of a Service.
+type changed struct {
+	service bool // itself
+	slices  int  // changes of its EndpointSlices
 }
 
 // familyProgress is what is not in force yet in one family.
@@ -33,7 +41,7 @@ const maxTriggers = 100_000
 
 func (p *progress) init(now time.Time, families []k8s.Family) {
 	p.started, p.families, p.of = now, families, map[k8s.Family]*familyProgress{}
-	p.pendingServices, p.stagedServices = map[string]bool{}, map[string]bool{}
+	p.pending, p.staged = map[k8s.ServiceName]changed{}, map[k8s.ServiceName]changed{}
 	for _, f := range families {
 		p.of[f] = &familyProgress{}
 	}
@@ -51,10 +59,15 @@ func (m *Metrics) Received(changes []k8s.Change) {
 		switch c.Ref.Kind {
 		case k8s.KindService:
 			m.count(serviceChanges, 1)
-			p.stagedServices[c.Ref.Namespace+"/"+c.Ref.Name] = true
+			n := k8s.ServiceName{Namespace: c.Ref.Namespace, Name: c.Ref.Name}
+			p.staged[n] = changed{true, p.staged[n].slices}
 		case k8s.KindEndpointSlice:
 			m.count(endpointChanges, 1)
-			p.staged++
+			n := k8s.ServiceName{Namespace: c.Ref.Namespace} // of a slice that is gone no more is known
+			if o := c.Object; o != nil {
+				n.Name = o.GetLabels()[discoveryv1.LabelServiceName]
+			}
+			p.staged[n] = changed{p.staged[n].service, p.staged[n].slices + 1}
 		}
 	}
 }
@@ -65,8 +78,7 @@ func (m *Metrics) Handing(c k8s.Changes) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(c.Ports) == 0 && len(c.HealthChecks) == 0 && !c.Node {
-		p.staged = 0 // nothing to do
-		clear(p.stagedServices)
+		clear(p.staged) // nothing to do
 		return
 	}
 	for _, t := range c.Triggers {
@@ -84,11 +96,11 @@ func (m *Metrics) Queued(families ...k8s.Family) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.pending, p.staged = p.pending+p.staged, 0
-	for s := range p.stagedServices {
-		p.pendingServices[s] = true
+	for n, c := range p.staged {
+		was := p.pending[n]
+		p.pending[n] = changed{was.service || c.service, was.slices + c.slices}
 	}
-	clear(p.stagedServices)
+	clear(p.staged)
 
 	for _, t := range p.triggers {
 		if of := p.of[t.Family]; of != nil && len(of.triggers) < maxTriggers {
@@ -137,8 +149,33 @@ func (m *Metrics) InStep(families ...k8s.Family) {
 		}
 	}
 
-	p.pending = 0
-	clear(p.pendingServices)
+	clear(p.pending)
+}
+
+// InStepBut records that everything is in force in all families but the Services that wait, which come in
+// portions.
+func (m *Metrics) InStepBut(waits func(k8s.ServiceName) bool) {
+	now := m.opts.Clock()
+	p := &m.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.pending, func(n k8s.ServiceName, _ changed) bool { return !waits(n) })
+	for _, of := range p.of {
+		of.triggers = slices.DeleteFunc(of.triggers, func(t k8s.Trigger) bool {
+			inForce := !waits(t.Service)
+			if inForce {
+				m.observe(programmingDuration, now.Sub(t.At), t.Family.String())
+			}
+			return inForce
+		})
+	}
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // Pending counts the changes from the source that are not in force yet.
@@ -154,11 +191,14 @@ func (m *Metrics) Pending() Pending { return m.progress.pendingAt(m.opts.Clock()
 func (p *progress) pendingAt(now time.Time) Pending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := Pending{Services: len(p.pendingServices), EndpointSlices: p.pending + p.staged}
-	for s := range p.stagedServices {
-		if !p.pendingServices[s] {
-			w.Services++
-		}
+	var w Pending
+	for n, c := range p.pending {
+		w.EndpointSlices += c.slices
+		w.Services += count(c.service && !p.staged[n].service)
+	}
+	for _, c := range p.staged {
+		w.EndpointSlices += c.slices
+		w.Services += count(c.service)
 	}
 	for _, of := range p.of {
 		if !of.since.IsZero() {
