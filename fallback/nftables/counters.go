@@ -32,16 +32,14 @@ func (k kernel) Count(
 
 	for _, f := range o.Families {
 		compiler := rules.NewCompiler(config, f, m)
-		of := map[rules.Ref]k8s.PortName{}
+		of := map[string]*k8s.ServicePort{}
 		for n, sp := range m.Ports {
 			if n.Family == f {
 				all[n] = k8s.Counters{}
 				if config.CountTraffic {
 					all[n] = k8s.Counters{Packets: &k8s.Directions{}, Bytes: &k8s.Directions{}}
 				}
-				for _, e := range compiler.Entries(sp) {
-					of[e] = n
-				}
+				compiler.Keys(sp, func(key string) { of[key] = sp })
 			}
 		}
 
@@ -55,8 +53,8 @@ func (k kernel) Count(
 
 // read reads the counters of a family. Elements that lead to a Service port count the first packet of each
 // connection, those of refused frontends all packets, those of served ones packets and bytes by direction. of
-// are the Service ports of the elements.
-func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.PortName) error {
+// are the Service ports of the elements, by key.
+func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[string]*k8s.ServicePort) error {
 	t, err := conn.ReadChains(f)
 	if err != nil || t == nil {
 		return err
@@ -69,10 +67,13 @@ func (c *counts) read(conn *netlink.Conn, f k8s.Family, of map[rules.Ref]k8s.Por
 			return err
 		}
 		for r, count := range counts {
-			n, ok := of[r]
+			sp := of[r.Key]
+			if sp == nil {
+				continue // the Service has just gone
+			}
+			n := sp.Name
 			why, refused := rules.Reason(count.Value)
 			switch {
-			case !ok: // the Service has just gone
 			case set == rules.TrafficIn || set == rules.NodePortTrafficIn:
 				c.ports[n].Packets.In += count.Packets
 				c.ports[n].Bytes.In += count.Bytes

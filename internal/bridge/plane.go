@@ -50,6 +50,9 @@ type Plane struct {
 	// network says that the node's network has changed in the kernel.
 	network dataplane.Signal
 	asks    chan func(context.Context) // questions, answered on the loop, with its context
+	// looks are those that read nothing of the switch's tables, and change nothing: they are also answered
+	// between two parts of an audit, which takes a while at millions of flows.
+	looks chan func(context.Context)
 
 	alive   liveness
 	rejects rejecter
@@ -86,6 +89,7 @@ func New(set Settings, db *ovsdb.Client, hooks Hooks, log *slog.Logger) *Plane {
 		other:   dataplane.NewSignal(),
 		network: dataplane.NewSignal(),
 		asks:    make(chan func(context.Context)),
+		looks:   make(chan func(context.Context)),
 		alive:   liveness{loop: dataplane.NewLoop("bridge")},
 		counted: dataplane.NewCache[map[k8s.PortName]k8s.Counters](countersAge),
 		usage:   dataplane.NewCache[asked](usageAge),
@@ -184,7 +188,7 @@ func (p *Plane) Run(ctx context.Context) error {
 func (p *Plane) loop(ctx context.Context) error {
 	g := &p.prog
 
-	audit := time.NewTicker(p.set.AuditPeriod)
+	audit := time.NewTimer(p.set.AuditPeriod)
 	defer audit.Stop()
 	count := time.NewTicker(p.set.CountPeriod)
 	defer count.Stop()
@@ -247,20 +251,29 @@ func (p *Plane) loop(ctx context.Context) error {
 			p.countFlows(ctx)
 		case <-audit.C:
 			p.alive.work("reading the switch back")
+			begun := time.Now()
 			p.stale.beforeAudit()
-			changes := func() { p.takeWaiting(ctx) }
-			g.audit(ctx, changes)
+			meanwhile := func() { p.takeWaiting(ctx); p.answerLooks(ctx) }
+			g.audit(ctx, meanwhile)
 			p.followOthers(ctx)
-			g.lookBeyond(ctx, changes)
+			g.lookBeyond(ctx, meanwhile)
+			audit.Reset(max(p.set.AuditPeriod, auditPause*time.Since(begun)))
 		case <-due.retry:
 			p.alive.work("trying refused Services again")
 			g.sync(ctx)
 		case f := <-p.asks:
 			p.alive.work("answering a question")
 			f(ctx)
+		case f := <-p.looks:
+			p.alive.work("answering a question")
+			f(ctx)
 		}
 	}
 }
+
+// auditPause is how many times as long as an audit took the loop rests before the next, at least: Open vSwitch
+// is busy with it, and takes no changes from others meanwhile.
+const auditPause = 9
 
 // dueEvents are the events of loop that depend on the plane's state. A nil channel is not waited for.
 type dueEvents struct {
@@ -337,6 +350,18 @@ func (p *Plane) takeWaiting(ctx context.Context) {
 		p.log.Error("cannot program changes", "error", err)
 	}
 	p.report()
+}
+
+// answerLooks answers the looks that wait, amid longer work.
+func (p *Plane) answerLooks(ctx context.Context) {
+	for {
+		select {
+		case f := <-p.looks:
+			f(ctx)
+		default:
+			return
+		}
+	}
 }
 
 // takeUpdate brings the switch in step with what is new in the model.
@@ -438,17 +463,20 @@ func (p *Plane) countPins(ctx context.Context) {
 	}
 }
 
-// ask runs f on the loop and waits for it.
+// ask runs f, a look, on the loop and waits for it.
 func (p *Plane) ask(ctx context.Context, f func()) error {
-	return p.askLoop(ctx, func(context.Context) { f() })
+	return p.askLoop(ctx, p.looks, func(context.Context) { f() })
 }
 
 // askLoop is ask for an f that needs the loop's context: what it starts to program must not end with the
-// question.
-func (p *Plane) askLoop(ctx context.Context, f func(loop context.Context)) error {
+// question. way is looks or asks.
+func (p *Plane) askLoop(
+	ctx context.Context, way chan<- func(context.Context),
+	f func(loop context.Context),
+) error {
 	done := make(chan struct{})
 	select {
-	case p.asks <- func(loop context.Context) { defer close(done); f(loop) }:
+	case way <- func(loop context.Context) { defer close(done); f(loop) }:
 	case <-ctx.Done():
 		return fmt.Errorf("the data plane is busy: %w", ctx.Err())
 	}
@@ -471,7 +499,7 @@ func (p *Plane) Diff(ctx context.Context) (string, error) {
 
 // Differences is like Diff and returns the flows and groups.
 func (p *Plane) Differences(ctx context.Context) (d Differences, err error) {
-	askErr := p.askLoop(ctx, func(loop context.Context) {
+	askErr := p.askLoop(ctx, p.asks, func(loop context.Context) {
 		// The first update is the loop's, because its failure ends Run.
 		for p.prog.compiler != nil && err == nil && !p.in.Idle() {
 			err = p.takeUpdate(loop)

@@ -203,7 +203,7 @@ func (g *programmer) checkCount(ctx context.Context) {
 	if g.conn != nil && !g.permitted {
 		g.readBack(ctx)
 	}
-	if g.conn == nil || g.pending == nil {
+	if g.conn == nil || g.pending == nil || g.left() > 0 {
 		return
 	}
 	g.lookForeign(false)

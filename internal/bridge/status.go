@@ -135,7 +135,7 @@ func (p *Plane) Status(ctx context.Context) (s dataplane.Status, err error) {
 	go func() { answer <- p.Answers(wait) }() // ends with wait, as the next does
 	question := make(chan asked, 1)
 	go func() { question <- p.askSwitch(wait) }()
-	if p.askLoop(wait, func(ctx context.Context) { p.checkFailOpen(ctx); s = p.status() }) != nil {
+	if p.askLoop(wait, p.looks, func(ctx context.Context) { p.checkFailOpen(ctx); s = p.status() }) != nil {
 		s, err = p.busyStatus(), ctx.Err()
 	}
 	if why := <-answer; why != nil && conn != nil && time.Since(conn.Heard()) >= freshness {
@@ -272,7 +272,7 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 	if err := p.Answers(ctx); err != nil {
 		return err.Error()
 	}
-	err := p.askLoop(ctx, func(loop context.Context) {
+	err := p.askLoop(ctx, p.looks, func(loop context.Context) {
 		p.checkFailOpen(loop)
 		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.waits(by) {
 			why = notAll

@@ -34,6 +34,7 @@ const (
 const (
 	FlowDesc   = 1
 	Aggregate  = 2
+	TableStats = 3
 	GroupStats = 6
 	GroupDesc  = 7
 	MeterDesc  = 10

@@ -65,7 +65,13 @@ func (c *Session) multipart(xid uint32, body []byte) error {
 			r.add(append(binary.BigEndian.AppendUint32([]byte{0, 0, 0, 12, 0x80, 0x02, 0x06, 4}, count), 0, 0, 0, 0))
 		}
 	case GroupStats:
+		if len(ask) < 4 {
+			return errShort
+		}
 		for id := range s.groups {
+			if of := binary.BigEndian.Uint32(ask); of != allGroups && of != id {
+				continue
+			}
 			e := make([]byte, 40)
 			binary.BigEndian.PutUint16(e, 40)
 			binary.BigEndian.PutUint32(e[4:], id)
@@ -81,6 +87,17 @@ func (c *Session) multipart(xid uint32, body []byte) error {
 			}
 		} else if m := s.groups[id]; m != nil {
 			r.add(groupDescription(m))
+		}
+	case TableStats:
+		var sizes [256]uint32
+		for k := range s.flows {
+			sizes[k[0]]++
+		}
+		for t, n := range sizes {
+			e := make([]byte, 24) // ofp_table_stats (§7.3.5.4)
+			e[0] = byte(t)
+			binary.BigEndian.PutUint32(e[4:], n)
+			r.add(e)
 		}
 	case MeterDesc:
 		for _, m := range s.meters {

@@ -298,11 +298,11 @@ type Count struct {
 	Packets, Bytes uint64
 }
 
-// Counters returns the counters of a set's elements.
+// Counters returns the counters of a set's elements that have counted any packet: of millions, few have.
 func (c *Conn) Counters(f k8s.Family, id rules.SetID) (map[rules.Ref]Count, error) {
 	s, counts := &rules.Sets[id], map[rules.Ref]Count{}
 	err := c.elements(f, s.Name, func() { clear(counts) }, func(b []byte) {
-		if n, ok := countOf(b); ok {
+		if n, ok := countOf(b); ok && n.Packets > 0 {
 			n.Data = elementData(s, b)
 			counts[rules.Ref{Set: id, Key: string(dataValue(b, unix.NFTA_SET_ELEM_KEY))}] = n
 		}

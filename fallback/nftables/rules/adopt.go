@@ -52,21 +52,14 @@ var Counting = []SetID{
 	TrafficIn, NodePortTrafficIn, TrafficOut, NodePortTrafficOut,
 }
 
-// Entries returns the elements of a Service port's frontends in the sets that count, installed or not.
-func (c *Compiler) Entries(p *k8s.ServicePort) (list []Ref) {
+// Keys calls do with the keys of a Service port's frontends in the sets that count, the same in all of them.
+func (c *Compiler) Keys(p *k8s.ServicePort, do func(key string)) {
 	b := &builder{Compiler: c, ServicePort: p, proto: k8s.ProtocolNumbers[p.Name.Protocol]}
 	for i := range p.Frontends {
 		if f := &p.Frontends[i]; c.Router.Serves(f) {
-			a := b.at(f)
-			list = append(list, a.ref(Services, NodePorts), a.ref(Refused, RefusedNodePorts),
-				a.ref(Reset, ResetNodePorts))
-			if c.CountTraffic {
-				list = append(list,
-					a.ref(TrafficIn, NodePortTrafficIn), a.ref(TrafficOut, NodePortTrafficOut))
-			}
+			do(string(b.at(f).key))
 		}
 	}
-	return list
 }
 
 // Reason returns why the element of a frontend refuses packets; ok is false if it does not.
