@@ -21,7 +21,7 @@ type Comparison struct {
 	flows  map[flow.Key]*flow.Flow
 	groups map[uint32]*flow.Group
 	ids    map[uint32]bool // of Service ports, of all objects that were read
-	kept   map[uint32]int  // flows in flows, of ids that no Service port has
+	kept   map[uint32]int  // flows that differ, of ids that no Service port has; 0: of the others
 	gone   map[uint32]*Gone
 
 	// NoPings is set before meters are read if no flow uses one with the number of a meter on pings. Those are

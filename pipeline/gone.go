@@ -24,7 +24,7 @@ var maxKept = 1 << 17 // changed by tests
 func (x *Comparison) keeps(f *flow.Flow) bool {
 	id := portID(f.Cookie)
 	if id == 0 || x.c.owner[id] != nil {
-		if len(x.flows) < maxKept+x.c.flows {
+		if x.kept[0]++; x.kept[0] <= maxKept+x.c.flows {
 			return true
 		}
 	} else if x.kept[id]++; len(x.flows) < maxKept || x.kept[id] <= keptOfEach && len(x.flows) < 4*maxKept {

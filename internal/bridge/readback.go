@@ -25,6 +25,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	}
 
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
+	clean := g.left() == 0
 	var found comparison
 	for tooMany := true; tooMany; {
 		var err error
@@ -63,7 +64,7 @@ func (g *programmer) readBack(ctx context.Context) {
 			g.log.Info("bringing the switch in step",
 				"setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
 				"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
-		} else {
+		} else if clean { // else they are what deleteSurplus has not come to
 			g.recordRepair(d)
 		}
 	}
