@@ -166,7 +166,9 @@ func TestProbe(t *testing.T) {
 			if p == nil {
 				t.Fatal(text)
 			}
-			if p.Outcome != tc.outcome || tc.by != "" && p.By != tc.by || p.Fault != tc.fault || status == 0 == tc.fault || !strings.Contains(p.Summary, tc.says) {
+			// The kernel forgets a connection at once that a reset refuses, and with it the endpoint.
+			forgotten := onKernelDatapath() && tc.proto == "tcp" && strings.HasSuffix(tc.by, ":9999") && p.By == ""
+			if p.Outcome != tc.outcome || tc.by != "" && p.By != tc.by && !forgotten || p.Fault != tc.fault || status == 0 == tc.fault || !strings.Contains(p.Summary, tc.says) {
 				t.Errorf("status %d: %s", status, text)
 			}
 			if answered := p.Outcome == "answered" || p.Outcome == "refused"; answered != (p.Milliseconds > 0) {
@@ -272,8 +274,8 @@ func TestProbeByTheKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if name == "iptables" {
 				nightly.Only(t, "nftables has the same code")
+				needsIPTables(t)
 			}
-			needsIPTables(t)
 			plane := tracePlanes[name]
 			c := newCluster(t, plane.options, append(plane.flags, "--service-cidr", serviceCIDRs)...)
 			there := c.remotes[0]
