@@ -52,7 +52,9 @@ func TestWeights(t *testing.T) {
 		t.Errorf("%d of %d connections reached the endpoint of weight 7, want %d to %d; %d errors, first %v", n, connections, least, most, len(errs), firstOf(errs))
 	}
 
-	says(" more connections\n", "services", "web", "-o", "wide")
+	if !onKernelDatapath() { // the kernel keeps those that ended for 10 s, in which an emulated machine does not get here
+		says(" more connections\n", "services", "web", "-o", "wide")
+	}
 	says(" deliver", "trace", "--live", "--from", c.pods[0].IP4.String(), "--to", "40.0.0.1:80")
 	held := c.hold(t, c.pods[0].Host, 12, "40.0.0.1:80")
 	udp := map[int]string{}
