@@ -24,8 +24,8 @@ type Comparison struct {
 	kept   map[uint32]int  // flows that differ, of ids that no Service port has; 0: of the others
 	gone   map[uint32]*Gone
 
-	// NoPings is set before meters are read if no flow uses one with the number of a meter on pings. Those are
-	// strays then: another release, which does not know them, may have deleted nothing but their flows.
+	// NoPings is set before meters are read if no flow uses one with the number of a meter on pings. Those
+	// are strays then: another release, which does not know them, may have deleted only their flows.
 	NoPings bool
 	meters  []flow.Meter // found on the switch
 	pings   bool         // pings are answered, or were until now: meters on pings are nkp's

@@ -13,9 +13,9 @@ type Gone struct {
 	Groups []uint32
 }
 
-// A Comparison keeps maxKept flows that no Service port wants, each of which takes 700 bytes: a Service within
-// the limits of cost has 320,000, which are there if it was deleted, or refused, while nkp did not run. Of each
-// id it keeps keptOfEach in any case, by which a Service port can claim the id.
+// A Comparison keeps maxKept flows that no Service port wants, each of which takes 700 bytes: a Service
+// within the limits of cost has 320,000, which are there if it was deleted, or refused, while nkp did not
+// run. Of each id it keeps keptOfEach in any case, by which a Service port can claim the id.
 const keptOfEach = 8
 
 var maxKept = 1 << 17 // changed by tests
@@ -37,9 +37,9 @@ func (x *Comparison) keeps(f *flow.Flow) bool {
 	return false
 }
 
-// Gone returns what was read of ids that no Service port has, but for what Delta deletes. again: a Service port
-// has an id of which not all flows were kept, so that the switch must be read again; if that is of no use,
-// another program adds flows under nkp's cookie. It must be called before Delta.
+// Gone returns what was read of ids that no Service port has, but for what Delta deletes. again: a Service
+// port has an id of which not all flows were kept, so that the switch must be read again; if that is of no
+// use, another program adds flows under nkp's cookie. It must be called before Delta.
 func (x *Comparison) Gone() (gone map[uint32]*Gone, again bool) {
 	x.flowsRead()
 	for id := range x.gone {

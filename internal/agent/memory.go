@@ -34,8 +34,9 @@ func SaveMemory() {
 	}
 }
 
-// containerMemory returns the memory limit of the container, in bytes; 0: there is none. Inside a container
-// the root of the hierarchy is its own cgroup: of version 2, or of version 1, whose number for no limit is huge.
+// containerMemory returns the memory limit of the container, in bytes; 0: there is none. Inside a
+// container the root of the hierarchy is its own cgroup: of version 2, or of version 1, whose number for
+// no limit is huge.
 func containerMemory(root string) int64 {
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		text, _ := os.ReadFile(filepath.Join(root, file))

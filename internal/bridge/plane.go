@@ -271,8 +271,8 @@ func (p *Plane) loop(ctx context.Context) error {
 	}
 }
 
-// auditPause is how many times as long as an audit took the loop rests before the next, at least: Open vSwitch
-// is busy with it, and takes no changes from others meanwhile.
+// auditPause is how many times as long as an audit took the loop rests before the next, at least: Open
+// vSwitch is busy with it, and takes no changes from others meanwhile.
 const auditPause = 9
 
 // dueEvents are the events of loop that depend on the plane's state. A nil channel is not waited for.

@@ -27,7 +27,7 @@ func (g *programmer) readBack(ctx context.Context) {
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
 	clean := g.left() == 0
 	var found comparison
-	for tooMany := true; tooMany; {
+	for tooMany, replaced := true, false; tooMany; replaced = true {
 		var err error
 		found, err = g.set.read(ctx, g.conn, g.compiler, adopt, func(unread map[uint8]int) (bool, error) {
 			if !g.node.seeOthers(g.conn, unread) {
@@ -40,8 +40,9 @@ func (g *programmer) readBack(ctx context.Context) {
 			g.cannotRead(ctx, err)
 			return
 		}
-		if g.gone, tooMany = found.Gone(); tooMany && !g.replaceAll(ctx) {
-			return
+		g.gone, tooMany = found.Gone()
+		if tooMany && (replaced || !g.replaceAll(ctx)) {
+			return // the next count of flows leads to the next read-back
 		}
 	}
 

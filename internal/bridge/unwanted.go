@@ -13,8 +13,8 @@ import (
 // foreign ones only from tables that have few of them (ofctrl.MaxForeign). That leaves unwanted flows under
 // nkp's cookie, which another program installed or an earlier nkp left behind. They are deleted in portions:
 // one by one, or, of ids that no Service port has and that have many, by their cookie (pipeline.Gone). More
-// than that are not read: one transaction deletes all flows under the cookie and sets the wanted ones, so that
-// no packet sees an intermediate state.
+// than that are not kept: one transaction deletes all flows under the cookie and sets the wanted ones, so
+// that no packet sees an intermediate state.
 
 // maxUnwanted is how many unwanted flows nkp diff takes in. Each takes about 700 bytes meanwhile.
 const maxUnwanted = 1 << 17
@@ -41,8 +41,8 @@ func tooManyText(n int) string {
 // replaceAll replaces all flows under nkp's cookie, of which too many are unwanted. It reports whether the
 // switch can be read back.
 func (g *programmer) replaceAll(ctx context.Context) bool {
-	g.log.Error("the switch holds too many flows under nkp's cookie that are not nkp's; replacing all flows " +
-		"under the cookie. Service counters restart at 0. " +
+	g.log.Error("the switch holds too many flows under nkp's cookie that are not nkp's; " +
+		"replacing all flows under the cookie. Service counters restart at 0. " +
 		"Find out which program installs them; --cookie-prefix gives nkp another cookie")
 
 	want := g.compiler.State()
