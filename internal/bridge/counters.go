@@ -60,7 +60,7 @@ func (p *Plane) countDrops(ctx context.Context) error {
 		}
 	}
 
-	left := func(n k8s.PortName) bool { return n != (k8s.PortName{}) && !read[n] }
+	left := func(n k8s.PortName) bool { return !read[n] }
 	p.drops.Count(now, left, c.Serves)
 	return nil
 }

@@ -22,7 +22,7 @@ type Drops struct {
 }
 
 // Count takes the counters as they are now, and forgets the Service ports that are not served. left reports
-// whether the counters of a Service port were not read this time; nil: all were.
+// whether not all counters of a Service port, or of the node, were read this time; nil: all were.
 func (d *Drops) Count(now map[DropKey]uint64, left, served func(k8s.PortName) bool) {
 	if d.ports == nil {
 		d.ports, d.node = map[DropKey]uint64{}, map[k8s.DropReason]uint64{}
@@ -48,7 +48,8 @@ func (d *Drops) Count(now map[DropKey]uint64, left, served func(k8s.PortName) bo
 	maps.DeleteFunc(d.ports, func(k DropKey, _ uint64) bool { return !served(k.Port) })
 	maps.DeleteFunc(d.own, func(k DropKey, n uint64) bool { return n == 0 || !served(k.Port) })
 	for k, n := range d.seen {
-		if left != nil && left(k.Port) && served(k.Port) {
+		_, read := now[k]
+		if !read && left != nil && left(k.Port) && (k.Port == (k8s.PortName{}) || served(k.Port)) {
 			now[k] = n
 		}
 	}

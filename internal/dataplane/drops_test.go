@@ -46,11 +46,12 @@ func TestDrops(t *testing.T) {
 func TestDropsInTurns(t *testing.T) {
 	var d Drops
 	key := DropKey{k8s.PortName{Port: "web"}, k8s.DropNoEndpoint}
-	left, served := func(k8s.PortName) bool { return true }, func(k8s.PortName) bool { return true }
-	d.Count(map[DropKey]uint64{key: 3}, nil, served)
-	d.Count(map[DropKey]uint64{}, left, served)
-	d.Count(map[DropKey]uint64{key: 5}, nil, served)
-	if d.ports[key] != 5 {
-		t.Errorf("%d packets, want 5", d.ports[key])
+	node, always := DropKey{Reason: k8s.DropNoEndpoint}, DropKey{Reason: k8s.DropUnservedPort}
+	left, served := func(k8s.PortName) bool { return true }, func(n k8s.PortName) bool { return n == key.Port }
+	d.Count(map[DropKey]uint64{key: 3, node: 7, always: 1}, nil, served)
+	d.Count(map[DropKey]uint64{always: 2}, left, served)
+	d.Count(map[DropKey]uint64{key: 5, node: 8, always: 3}, nil, served)
+	if n := d.Node(); d.ports[key] != 5 || n[k8s.DropNoEndpoint] != 5+8 || n[k8s.DropUnservedPort] != 3 {
+		t.Errorf("%d packets, want 5; of the node %v", d.ports[key], n)
 	}
 }
