@@ -1,10 +1,12 @@
 package bridge
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/nkp-proxy/nkp/k8s"
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -63,6 +65,34 @@ func TestChangesBetweenParts(t *testing.T) {
 	if n, err := conn.FlowCount(t.Context(), 0, 0, 1); err != nil || n.Flows < services/2 {
 		t.Errorf("%d flows of frontends: %v", n.Flows, err)
 	}
+
+	// A flow that takes the place of one of nkp's leaves the number of flows in its table the same.
+	g.checkCount(t.Context())
+	own := g.compiler.State()
+	for k := range own.Flows {
+		if audits := g.stats.Audits; k.Table == 3 && k.Match.IPProto == 1 {
+			place := fmt.Sprintf("table=3,priority=%d,", k.Priority) + k.Match.String()
+			if _, err := bed.Ofctl("add-flow", bed.Bridge, place+",actions=drop"); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 {
+				if g.checkCount(t.Context()); g.stats.Audits > audits {
+					break
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			if g.stats.Audits == audits {
+				t.Errorf("a flow in the place of %s is not noticed", place)
+			}
+			if _, err := bed.Ofctl("--strict", "del-flows", bed.Bridge, place); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	g.refused.ForgetIf(func(k8s.PortName) bool { return true })
+	g.readBack(t.Context())
+	g.stats.Repairs = 0
 
 	for i, command := range [][]string{
 		{"del-flows", bed.Bridge, "table=3,icmp"},

@@ -65,6 +65,9 @@ func (s *Settings) knownForeign(conn *ofctrl.Conn, c *pipeline.Compiler, meets m
 // lookForeign updates foreign if the switch has reported changes. With again it also compares the flows with
 // the present Services.
 func (g *programmer) lookForeign(again bool) {
+	if g.conn != nil && g.foreign.changes != g.conn.ForeignChanges() {
+		g.others = nil // a new flow can have taken the place of one of nkp's, in a table of the same size
+	}
 	switch {
 	case g.conn == nil || g.compiler == nil:
 		g.foreign = Foreign{}
