@@ -68,19 +68,6 @@ func (c *Compiler) Config() Config { return c.cfg }
 // Flows returns the number of flows that should be on the switch.
 func (c *Compiler) Flows() int { return c.flows }
 
-// MoreSlotFlows returns how many more flows than Flows the slots of the same endpoints can take after many
-// changes.
-func (c *Compiler) MoreSlotFlows() (more int) {
-	for _, p := range c.ports {
-		for _, set := range k8s.Sets {
-			if n := len(p.hashed(set)); n > 0 && mostSlots(n) > maxSlots {
-				more += maxOversize * mostSlots(n)
-			}
-		}
-	}
-	return more
-}
-
 // Groups returns the number of groups that should be on the switch.
 func (c *Compiler) Groups() int { return c.groups }
 

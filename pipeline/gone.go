@@ -13,21 +13,22 @@ type Gone struct {
 	Groups []uint32
 }
 
-// A Comparison keeps maxKept flows that no Service port wants, each of which takes 700 bytes: a Service
-// within the limits of cost has 320,000, which are there if it was deleted, or refused, while nkp did not
-// run. Of each id it keeps keptOfEach in any case, by which a Service port can claim the id.
-const keptOfEach = 8
+// MaxKept is how many flows that no Service port wants a Comparison keeps, each of which takes 700 bytes: a
+// Service within the limits of cost has 320,000, which are there if it was deleted, or refused, while nkp did
+// not run.
+var MaxKept = 1 << 17 // changed by tests
 
-var maxKept = 1 << 17 // changed by tests
+// keptOfEach is how many it keeps of each id in any case, by which a Service port can claim the id.
+const keptOfEach = 8
 
 // keeps reports whether a flow that differs is kept, and counts it.
 func (x *Comparison) keeps(f *flow.Flow) bool {
 	id := portID(f.Cookie)
 	if id == 0 || x.c.owner[id] != nil {
-		if x.kept[0]++; x.kept[0] <= maxKept+x.c.flows {
+		if x.kept[0]++; x.kept[0] <= MaxKept+x.c.flows {
 			return true
 		}
-	} else if x.kept[id]++; len(x.flows) < maxKept || x.kept[id] <= keptOfEach && len(x.flows) < 4*maxKept {
+	} else if x.kept[id]++; len(x.flows) < MaxKept || x.kept[id] <= keptOfEach && len(x.flows) < 4*MaxKept {
 		return true
 	}
 	if x.gone[id] == nil {

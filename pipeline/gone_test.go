@@ -11,8 +11,8 @@ import (
 // What an earlier process installed of Services that are gone takes no memory for each flow: a comparison keeps a bounded part, by
 // which ids are claimed, and what it does not keep is deleted by its id. The Services that are left keep theirs.
 func TestGoneIsBounded(t *testing.T) {
-	defer func(n int) { maxKept = n }(maxKept)
-	maxKept = 200
+	defer func(n int) { MaxKept = n }(MaxKept)
+	MaxKept = 200
 	rng := rand.New(rand.NewPCG(3, 4))
 	all, left := map[k8s.PortName]*k8s.ServicePort{}, map[k8s.PortName]*k8s.ServicePort{}
 	for i := range 60 {
@@ -35,7 +35,7 @@ func TestGoneIsBounded(t *testing.T) {
 		feed(x, onSwitch)
 		gone, again = x.Gone()
 	}
-	if n, most := len(x.flows), maxKept+keptOfEach*len(all); n > most || len(gone) == 0 {
+	if n, most := len(x.flows), MaxKept+keptOfEach*len(all); n > most || len(gone) == 0 {
 		t.Errorf("of %d flows %d are kept, at most %d should be; ids gone: %d", len(onSwitch.Flows), n, most, len(gone))
 	}
 	d := x.Delta()

@@ -66,7 +66,7 @@ func (s *Settings) compareOwn(
 	if err != nil {
 		return nil, err
 	}
-	return found.Delta(), nil
+	return found.changes(c)
 }
 
 // Text returns the lines of `nkp diff`; "": there is no difference.

@@ -3,7 +3,9 @@ package bridge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +28,7 @@ func (g *programmer) readBack(ctx context.Context) {
 
 	adopt := g.stats.Compared.IsZero() // what an earlier process has installed
 	clean := g.left() == 0
+	g.gone = nil // what is left of them is found again
 	var found comparison
 	for tooMany, replaced := true, false; tooMany; replaced = true {
 		var err error
@@ -40,8 +43,10 @@ func (g *programmer) readBack(ctx context.Context) {
 			g.cannotRead(ctx, err)
 			return
 		}
-		g.gone, tooMany = found.Gone()
-		if tooMany && (replaced || !g.replaceAll(ctx)) {
+		var gone map[uint32]*pipeline.Gone
+		if gone, tooMany = found.Gone(); !tooMany {
+			g.gone = gone
+		} else if replaced || !g.replaceAll(ctx) {
 			return // the next count of flows leads to the next read-back
 		}
 	}
@@ -60,11 +65,11 @@ func (g *programmer) readBack(ctx context.Context) {
 		g.postpone(found)
 	}
 	g.pending = found.Delta()
-	if d, _ := g.ready(time.Now()); !d.Empty() {
+	if d, _ := g.ready(time.Now()); !d.Empty() || len(g.gone) > 0 {
 		if first {
 			g.log.Info("bringing the switch in step",
 				"setFlows", len(d.SetFlows), "setGroups", len(d.SetGroups),
-				"deleteFlows", len(d.DelFlows), "deleteGroups", len(d.DelGroups))
+				"deleteFlows", len(d.DelFlows)+g.left(), "deleteGroups", len(d.DelGroups))
 		} else if clean { // else they are what deleteSurplus has not come to
 			g.recordRepair(d)
 		}
@@ -132,6 +137,9 @@ func (s *Settings) read(ctx context.Context, conn *ofctrl.Conn, c *pipeline.Comp
 func (g *programmer) recordRepair(d *flow.Delta) {
 	seen := map[k8s.PortName]bool{}
 	var names []string
+	if g.left() > 0 {
+		names = append(names, "no Service")
+	}
 	scratch := &flow.Delta{}
 	g.splitByOwner(d, func(n k8s.PortName) *flow.Delta {
 		if !seen[n] {
@@ -142,13 +150,14 @@ func (g *programmer) recordRepair(d *flow.Delta) {
 	})
 	slices.Sort(names)
 
-	what := repairText(names, d)
+	what := repairText(names, d, g.left())
 	g.log.Warn("another program changed the switch: repairing", "what", what)
 	g.stats.Repairing(what)
 }
 
-// repairText describes what d restores: whose flows and groups, or meters, and how many of each.
-func repairText(owners []string, d *flow.Delta) string {
+// repairText describes what d restores: whose flows and groups, or meters, and how many of each. gone is
+// the number of flows that are deleted besides.
+func repairText(owners []string, d *flow.Delta, gone int) string {
 	what := "meters"
 	if len(owners) > 0 {
 		what = "flows or groups of " + dataplane.Some(5, owners)
@@ -162,7 +171,7 @@ func repairText(owners []string, d *flow.Delta) string {
 		{"flows set", len(d.SetFlows)},
 		{"groups set", len(d.SetGroups)},
 		{"meters set", len(d.SetMeters)},
-		{"flows deleted", len(d.DelFlows)},
+		{"flows deleted", len(d.DelFlows) + gone},
 		{"groups deleted", len(d.DelGroups)},
 		{"meters deleted", len(d.DelMeters)},
 	} {
@@ -175,19 +184,12 @@ func repairText(owners []string, d *flow.Delta) string {
 
 // diff reads the switch back and compares. It changes nothing on the switch.
 func (g *programmer) diff(ctx context.Context) (*flow.Delta, error) {
-	n, err := g.unwanted(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case n > maxUnwanted:
-		return nil, fmt.Errorf("%s; the next audit deletes them", tooManyText(n))
-	}
 	found := newComparison(g.compiler)
 	if err := g.conn.Read(ctx, g.set.Filter(), found); err != nil {
 		return nil, err
 	}
 	g.lookForeign(true)
-	return found.Delta(), nil
+	return found.changes(g.compiler)
 }
 
 // cannotRead closes the connection after a failed read-back.
@@ -202,7 +204,7 @@ func (g *programmer) cannotRead(ctx context.Context, err error) {
 // Open vSwitch visits all flows for it, and serves nobody else meanwhile: nkp asks only if the size of the
 // tables is not what it was at the last count, but for nkp's own changes.
 func (g *programmer) checkCount(ctx context.Context) {
-	if g.conn != nil && !g.permitted {
+	if g.pending == nil {
 		g.readBack(ctx)
 	}
 	if g.conn == nil || g.pending == nil || g.left() > 0 {
@@ -248,6 +250,19 @@ type comparison struct {
 
 func newComparison(c *pipeline.Compiler) comparison {
 	return comparison{c.Compare(), map[uint8]int{}}
+}
+
+// changes returns what brings the switch in step with the compiler of the comparison.
+func (c comparison) changes(of *pipeline.Compiler) (*flow.Delta, error) {
+	gone, tooMany := c.Gone()
+	if tooMany {
+		return nil, errors.New(tooManyText)
+	}
+	d := c.Delta()
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		of.Clear(d, id, gone[id])
+	}
+	return d, nil
 }
 
 func (comparison) ForeignFlow(*flow.Flow)          {}

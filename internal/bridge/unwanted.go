@@ -16,32 +16,12 @@ import (
 // than that are not kept: one transaction deletes all flows under the cookie and sets the wanted ones, so
 // that no packet sees an intermediate state.
 
-// maxUnwanted is how many unwanted flows nkp diff takes in. Each takes about 700 bytes meanwhile.
-const maxUnwanted = 1 << 17
-
-// unwanted returns how many flows the switch has under nkp's cookie beyond those that are wanted, at least 0.
-func (g *programmer) unwanted(ctx context.Context) (int, error) {
-	cookie, mask := g.set.Layout.StaticCookies()
-	n, err := g.conn.FlowCount(ctx, cookie, mask)
-	if err != nil {
-		return 0, fmt.Errorf("count flows: %w", err)
-	}
-	wanted := g.compiler.Flows()
-	if g.stats.Compared.IsZero() {
-		wanted += g.compiler.MoreSlotFlows() // the slots on the switch are not known yet
-	}
-	return max(0, int(n.Flows)-wanted), nil
-}
-
-func tooManyText(n int) string {
-	return fmt.Sprintf("the switch holds %d flows under nkp's cookie that are not nkp's, "+
-		"more than can be read (%d)", n, maxUnwanted)
-}
+const tooManyText = "the switch holds too many flows under nkp's cookie that are not nkp's"
 
 // replaceAll replaces all flows under nkp's cookie, of which too many are unwanted. It reports whether the
 // switch can be read back.
 func (g *programmer) replaceAll(ctx context.Context) bool {
-	g.log.Error("the switch holds too many flows under nkp's cookie that are not nkp's; " +
+	g.log.Error(tooManyText + "; " +
 		"replacing all flows under the cookie. Service counters restart at 0. " +
 		"Find out which program installs them; --cookie-prefix gives nkp another cookie")
 

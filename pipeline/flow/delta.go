@@ -160,6 +160,9 @@ func (d *Delta) WriteTo(w io.Writer) (int64, error) {
 		n += int64(k)
 	}
 
+	for _, c := range d.Clear {
+		line("-", fmt.Sprintf("cookie=%#x/%#x", c.Cookie, c.Mask))
+	}
 	for _, m := range d.SetMeters {
 		line("+", m)
 	}

@@ -44,9 +44,9 @@ func (s *Switch) flow(m Message) error {
 		if f := s.flows[key]; f != nil && bears(f, cookie, mask) {
 			delete(s.flows, key)
 		}
-	case del: // of learned flows, which there are none of: all of a table with a cookie
+	case del: // all of a table, or of all tables, with a cookie
 		for k, f := range s.flows {
-			if k[0] == table && bears(f, cookie, mask) {
+			if (k[0] == table || table == 0xff) && bears(f, cookie, mask) {
 				delete(s.flows, k)
 			}
 		}
