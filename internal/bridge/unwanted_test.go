@@ -2,9 +2,11 @@ package bridge
 
 import (
 	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nkp-proxy/nkp/ofctrl"
@@ -102,5 +104,51 @@ func TestTooManyAgainAndAgain(t *testing.T) {
 	}
 	if n, _ := sw.Held(); n < len(junk)+g.compiler.Flows() {
 		t.Errorf("%d flows, %d wanted and %d of another", n, g.compiler.Flows(), len(junk))
+	}
+}
+
+// Flows of ids that no Service port has, of which not all are kept, are shown by nkp diff, and an audit tells of their repair.
+func TestGoneIsTold(t *testing.T) {
+	defer func(n int) { pipeline.MaxKept = n }(pipeline.MaxKept)
+	pipeline.MaxKept = 1000
+	layout := pipeline.DefaultLayout()
+	sw, conn := listen(t, func(*ofctrltest.Switch) {})
+	p := New(Settings{Layout: layout, AllowStateful: true}, nil, noHooks(), slog.New(slog.DiscardHandler))
+	g := &p.prog
+	compiler := func() *pipeline.Compiler {
+		c, err := pipeline.NewCompiler(pipeline.Config{Layout: layout, NoMeter: true})
+		must(t, err)
+		return c
+	}
+	g.compiler, g.conn = compiler(), conn
+	g.readBack(t.Context())
+	_, err := conn.Commit(t.Context(), strays(3000, layout, 5))
+	must(t, err)
+
+	shows := func(who string, d *flow.Delta, err error) {
+		t.Helper()
+		var b strings.Builder
+		if err == nil {
+			_, err = d.WriteTo(&b)
+		}
+		if err != nil || !strings.Contains(b.String(), "- cookie=0x6e6b700100000005/0x") {
+			t.Errorf("%s shows %q: %v", who, b.String(), err)
+		}
+	}
+	d, err := g.diff(t.Context())
+	shows("the agent", d, err)
+	c := compiler()
+	d, err = g.set.compareOwn(t.Context(), conn, c, func(*ofctrl.Conn, map[uint8]int) flow.Others { return c.Config().Others })
+	shows("another process", d, err)
+
+	g.audit(t.Context(), func() {})
+	if r := g.stats.LastRepair; g.stats.Repairs != 1 || !strings.Contains(fmt.Sprintf("%+v", r), "flows deleted 3000") {
+		t.Errorf("%d repairs: %+v", g.stats.Repairs, r)
+	}
+	for g.left() > 0 {
+		g.deleteSurplus(t.Context())
+	}
+	if n, _ := sw.Held(); n != g.compiler.Flows() {
+		t.Errorf("%d flows, want %d", n, g.compiler.Flows())
 	}
 }
