@@ -50,8 +50,8 @@ type Plane struct {
 	// network says that the node's network has changed in the kernel.
 	network dataplane.Signal
 	asks    chan func(context.Context) // questions, answered on the loop, with its context
-	// looks are those that read nothing of the switch's tables, and change nothing: they are also answered
-	// between two parts of an audit, which takes a while at millions of flows.
+	// looks are those that change nothing: they are also answered between two parts of an audit, which takes
+	// a while at millions of flows.
 	looks chan func(context.Context)
 
 	alive   liveness
@@ -352,9 +352,12 @@ func (p *Plane) takeWaiting(ctx context.Context) {
 	p.report()
 }
 
-// answerLooks answers the looks that wait, amid longer work.
+// maxLooks bounds the looks that are answered at once, so that those who never cease to ask hold up no change.
+const maxLooks = 16
+
+// answerLooks answers looks that wait, amid longer work.
 func (p *Plane) answerLooks(ctx context.Context) {
-	for {
+	for range maxLooks {
 		select {
 		case f := <-p.looks:
 			f(ctx)
