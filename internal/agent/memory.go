@@ -25,12 +25,20 @@ var reserve []byte
 // has a memory limit, the collector works harder before the kernel would kill the process; GOMEMLIMIT
 // overrides that.
 func SaveMemory() {
-	if limit := containerMemory("/sys/fs/cgroup"); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit / 10 * 9) // the rest is for what is not the heap's
-	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 		reserve = make([]byte, startReserve)
+	}
+	limitMemory(cgroups)
+}
+
+// cgroups is the root of the hierarchy.
+const cgroups = "/sys/fs/cgroup"
+
+// limitMemory sets the limit of the garbage collector, which counts the reserve as if it took memory.
+func limitMemory(root string) {
+	if limit := containerMemory(root); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit/10*9 + int64(len(reserve))) // the rest is for what is not the heap's
 	}
 }
 
@@ -81,5 +89,6 @@ func settleMemory() {
 		reserve = nil
 		debug.SetGCPercent(15)
 	}
+	limitMemory(cgroups)
 	debug.FreeOSMemory()
 }

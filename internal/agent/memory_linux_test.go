@@ -65,3 +65,25 @@ func TestContainerMemory(t *testing.T) {
 		}
 	}
 }
+
+// The garbage collector counts the reserve, which takes no memory: a small container does not collect garbage all the time of its start.
+func TestMemoryLimitIsBesideTheReserve(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { reserve = nil; debug.SetMemoryLimit(before) })
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "memory.max"), []byte("100000000"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	reserve = make([]byte, startReserve)
+	limitMemory(root)
+	if got := debug.SetMemoryLimit(-1); got != 90_000_000+startReserve {
+		t.Errorf("at the start: %d", got)
+	}
+	reserve = nil
+	limitMemory(root)
+	if got := debug.SetMemoryLimit(-1); got != 90_000_000 {
+		t.Errorf("after it: %d", got)
+	}
+}
