@@ -181,6 +181,7 @@ func (w *worker) programPorts(ctx context.Context, r *round, names []k8s.PortNam
 
 		err := w.commit(b)
 		if r.replace != nil && len(list) > 0 && lacksMemory(err) {
+			w.Log.Warn("the kernel has no memory to replace the table at once", "error", err)
 			w.have.elements, replaceMost = elements, 0
 			continue
 		}
