@@ -285,13 +285,13 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 }
 
 // Behind is part of dataplane.Plane. It does not wait. Of two families that are behind it names IPv4.
-func (p *Plane) Behind(_ context.Context, by time.Time) string {
+func (p *Plane) Behind(_ context.Context, by time.Time, closing bool) string {
 	for _, f := range dataplane.Families {
 		// First the Inbox: what is in force may leave connections to be deleted, which the status has by
 		// then. It must not be asked under p.mu, because its own lock comes first.
 		waits := p.inbox[f] != nil && p.inbox[f].Waits(by)
 		for _, s := range p.Detail().Families {
-			if s.Family == f.String() && (waits || s.closing != "") {
+			if s.Family == f.String() && (waits || closing && s.closing != "") {
 				return s.notInStep()
 			}
 		}
@@ -300,7 +300,11 @@ func (p *Plane) Behind(_ context.Context, by time.Time) string {
 }
 
 func (s *FamilyStatus) notInStep() string {
-	return cmp.Or(s.LastError, s.closing, s.Family+": the rules are not in step yet")
+	closing := s.closing
+	if closing != "" && s.LastForgetError != "" {
+		closing += ": " + s.LastForgetError
+	}
+	return cmp.Or(s.LastError, closing, s.Family+": the rules are not in step yet")
 }
 
 // Detail returns the part of the status that is specific to iptables or nftables.

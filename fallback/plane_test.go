@@ -171,7 +171,7 @@ func TestBehind(t *testing.T) {
 		}
 		expect := func(when string, by time.Time, want string) {
 			t.Helper()
-			if got := p.Behind(t.Context(), by); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			if got := p.Behind(t.Context(), by, true); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
 				t.Errorf("%s: %q, want %q", when, got, want)
 			}
 		}
@@ -188,7 +188,12 @@ func TestBehind(t *testing.T) {
 		expect("both in force", first, "")
 		p.report(k8s.IPv6, func(s *FamilyStatus) { s.LastError, s.closing = "", "IPv6: connections" })
 		expect("connections still to be deleted", first, "IPv6: connections")
-		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing = "" })
+		if got := p.Behind(t.Context(), first, false); got != "" {
+			t.Errorf("a Service that keeps connections waits for those of others: %q", got)
+		}
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.LastForgetError = "not permitted" })
+		expect("they cannot be deleted", first, "IPv6: connections: not permitted")
+		p.report(k8s.IPv6, func(s *FamilyStatus) { s.closing, s.LastForgetError = "", "" })
 		second := update()
 		expect("another update, asked for the first", first, "")
 		expect("another update", second, "IPv")

@@ -191,6 +191,13 @@ func (t *Tracker) Due() (due time.Time) {
 	return due
 }
 
+// Closes reports whether connections to removed endpoints of a Service are to be closed.
+func (t *Tracker) Closes(name ServiceName) bool {
+	closes := func(p portDef) bool { return p.removed != nil }
+	s := t.services[name]
+	return s != nil && s.def != nil && slices.ContainsFunc(s.def.ports, closes)
+}
+
 // Draining returns the number of removed endpoints whose connections stay for now.
 func (t *Tracker) Draining() (n int) {
 	for _, d := range t.drains {

@@ -93,7 +93,7 @@ func (p *Plane) Status(ctx context.Context) (dataplane.Status, error) {
 }
 
 // Behind is part of dataplane.Plane. It does not wait.
-func (p *Plane) Behind(_ context.Context, by time.Time) string {
+func (p *Plane) Behind(_ context.Context, by time.Time, _ bool) string {
 	if !p.runner.In.Waits(by) {
 		return ""
 	}

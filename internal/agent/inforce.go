@@ -18,18 +18,19 @@ const (
 
 // inForce waits until all data planes of the node have in force what the agent has of a Service when it is
 // asked, for at most inForceWait. Later changes are not waited for, so that a stream of them cannot delay the
-// answer.
+// answer, nor connections to removed endpoints of others.
 func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce, error) {
 	ctx, cancel := context.WithTimeout(ctx, inForceWait)
 	defer cancel()
 
 	var s api.InForce
-	known, delivered, active := false, false, planes{}
+	known, delivered, closing, active := false, false, false, planes{}
 	asked := time.Now()
 	err := a.ask(ctx, func() {
 		asked = time.Now()
 		delivered, active = a.delivered, a.planes
 		s.Versions, known = a.tracker.VersionsOf(name)
+		closing = a.tracker.Closes(name)
 		s.Why, s.Final = a.tracker.Unserved(name)
 	})
 	switch {
@@ -46,13 +47,13 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce
 		return &s, nil
 	}
 
-	for s.Why = a.behind(ctx, &active, asked); s.Why != ""; {
+	for s.Why = a.behind(ctx, &active, asked, closing); s.Why != ""; {
 		select {
 		case <-ctx.Done():
 			return &s, nil
 		case <-time.After(inForcePause):
 		}
-		if why := a.behind(ctx, &active, asked); ctx.Err() == nil {
+		if why := a.behind(ctx, &active, asked, closing); ctx.Err() == nil {
 			s.Why = why
 		}
 	}
@@ -66,17 +67,18 @@ func (a *Agent) inForce(ctx context.Context, name k8s.ServiceName) (*api.InForce
 }
 
 // behind is planes.behind, and counts the listeners at [::1] as well.
-func (a *Agent) behind(ctx context.Context, p *planes, by time.Time) string {
+func (a *Agent) behind(ctx context.Context, p *planes, by time.Time, closing bool) string {
 	if a.localhost.Opening() {
 		return "nkp is about to listen for NodePorts at [::1]"
 	}
-	return p.behind(ctx, by)
+	return p.behind(ctx, by, closing)
 }
 
-// behind returns why changes that were handed over by a time may not be in force; "": they are.
-func (p *planes) behind(ctx context.Context, by time.Time) string {
+// behind returns why changes that were handed over by a time may not be in force (dataplane.Plane.Behind);
+// "": they are.
+func (p *planes) behind(ctx context.Context, by time.Time, closing bool) string {
 	for _, pl := range p.all {
-		if why := pl.Behind(ctx, by); why != "" {
+		if why := pl.Behind(ctx, by, closing); why != "" {
 			return why
 		}
 	}

@@ -21,9 +21,13 @@ type slowPlane struct {
 	begun   time.Time
 	after   time.Duration // since begun
 	refused k8s.ServiceName
+	closing bool // connections to removed endpoints are never deleted
 }
 
-func (p *slowPlane) Behind(_ context.Context, by time.Time) string {
+func (p *slowPlane) Behind(_ context.Context, by time.Time, closing bool) string {
+	if p.closing && closing {
+		return "connections to removed endpoints are still to be deleted"
+	}
 	if !by.Before(p.begun) && time.Since(p.begun) < p.after {
 		return "not all changes are on the switch yet"
 	}
@@ -50,6 +54,8 @@ func TestInForce(t *testing.T) {
 		{"at once", "web", 0, "", false, 0},
 		{"after a while", "web", time.Second, "", false, time.Second},
 		{"not in time", "web", time.Minute, "not all changes are on the switch yet", false, inForceWait},
+		{"beside one that closes", "web", 0, "", false, 0},
+		{"one that closes", "closes", 0, "connections to removed endpoints are still to be deleted", false, inForceWait},
 		{"refused", "bad", 0, "the switch refuses it: bad group", false, 0},
 		{"left to another program", "left", 0, "--skip-services leaves it to another program", true, 0},
 		{"too large", "large", 0, "is not served: it would take up to", true, 0},
@@ -68,12 +74,16 @@ func TestInForce(t *testing.T) {
 					a.kind = "manifests /etc/nkp"
 				}
 				a.planes = planes{all: []plane{
-					{&slowPlane{refused: bad}, kinds[mode.OVS]}, {&slowPlane{begun: time.Now(), after: x.after}, kinds[mode.NFTables]},
+					{&slowPlane{refused: bad}, kinds[mode.OVS]}, {&slowPlane{begun: time.Now(), after: x.after, closing: strings.Contains(x.name, "closes")}, kinds[mode.NFTables]},
 				}}
-				for name, version := range map[string]string{"web": "7", "bad": "7", "left": "7", "large": "7", "unversioned": ""} {
+				for name, version := range map[string]string{"web": "7", "bad": "7", "closes": "7", "left": "7", "large": "7", "unversioned": ""} {
 					s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}, Spec: v1.ServiceSpec{ClusterIP: "40.0.0.1"}}
 					if name == "large" {
 						s.Spec.Ports, s.Spec.ExternalIPs = []v1.ServicePort{{Port: 80, Protocol: "TCP"}}, []string{"30.0.0.1", "30.0.0.2"}
+					}
+					if name == "closes" {
+						s.Spec.Ports, s.Annotations = []v1.ServicePort{{Port: 80, Protocol: "TCP"}}, map[string]string{k8s.AnnotationRemovedEndpoints: "close"}
+						s.Spec.ClusterIP = "40.0.0.9"
 					}
 					a.tracker.SetService(s, k8s.Origin{})
 				}

@@ -109,9 +109,11 @@ func (a *Agent) services(ctx context.Context, f api.ServiceFilter) (*api.Service
 		}
 	}
 
-	if len(notes) > 0 || a.behind(soon, &active, time.Now()) != "" {
-		for i := range list.Services {
-			list.Services[i].InForce = nil
+	behind := len(notes) > 0 || a.behind(soon, &active, time.Now(), false) != ""
+	closing := behind || a.behind(soon, &active, time.Now(), true) != ""
+	for i := range list.Services {
+		if s := &list.Services[i]; behind || closing && s.RemovedEndpoints != "" {
+			s.InForce = nil
 		}
 	}
 

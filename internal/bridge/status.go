@@ -268,7 +268,7 @@ func (p *Plane) status() dataplane.Status {
 }
 
 // Behind is part of dataplane.Plane. The datapath may still have cached flows of before: Uncached.
-func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
+func (p *Plane) Behind(ctx context.Context, by time.Time, closing bool) (why string) {
 	if err := p.Answers(ctx); err != nil {
 		return err.Error()
 	}
@@ -276,7 +276,7 @@ func (p *Plane) Behind(ctx context.Context, by time.Time) (why string) {
 		p.checkFailOpen(loop)
 		if why = cmp.Or(p.notKnown(), p.failOpen); why == "" && p.waits(by) {
 			why = notAll
-		} else if why == "" && p.stale.pending.closes {
+		} else if why == "" && closing && p.stale.pending.closes {
 			why = notClosed
 		}
 	})

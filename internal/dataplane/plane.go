@@ -22,8 +22,9 @@ type Plane interface {
 	// is the context's.
 	Status(ctx context.Context) (Status, error)
 	// Behind returns why changes that were handed over by a time may not be in force; "": they are, but for
-	// what is refused. It may wait for the plane, until the context ends.
-	Behind(ctx context.Context, by time.Time) string
+	// what is refused. closing: as long as connections to removed endpoints are to be deleted, they are not,
+	// whenever that came up. It may wait for the plane, until the context ends.
+	Behind(ctx context.Context, by time.Time, closing bool) string
 	// Diff compares the installed state with the wanted one, one difference per line; "" means equal. It
 	// changes nothing.
 	Diff(ctx context.Context) (string, error)
