@@ -23,7 +23,8 @@ const (
 var halfOpen = 2 * time.Minute
 
 // stalled is how long an end may read nothing of what the other has sent, so that ends which never read do
-// not use up the connections. A variable for tests.
+// not use up the connections. The kernel tells of reading only once a part of its buffers is free, some
+// 4 MB at most. A variable for tests.
 var stalled = 15 * time.Minute
 
 // connection is a client's connection and the one to its endpoint.
