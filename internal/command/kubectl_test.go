@@ -92,7 +92,9 @@ func TestMergeServices(t *testing.T) {
 		{Node: "b", Answer: listOf(time.Now(), web(false, "b", 10))},
 		{Node: "c", Answer: listOf(time.Now(), web(true, "c", 4), info("only", nil))},
 		{Node: "d", Error: "nkp on node d: gone"},
+		{Node: "e", Answer: listOf(time.Now(), web(true, "e", 5))},
 	}
+	answers[4].Answer.Services[0].MoreEndpoints = 7 // left out of a long answer
 	list := mergeServices(answers)
 	var b strings.Builder
 	must(t, list.write(&b, false, len(answers)))
@@ -105,7 +107,9 @@ func TestMergeServices(t *testing.T) {
 		"default/only/TCP IPv4 - 0/0 - - - - - c",
 		"default/web/TCP IPv4 - 1/1 7 2 4 - - a, c", "no endpoint: 2 packets",
 		"default/web/TCP IPv4 - 0/1 10 1 2 - - b", "no endpoint: 1 packet",
+		"default/web/TCP IPv4 - 8 5 1 2 - - e", "no endpoint: 1 packet",
 	}
+	want[7] = k8s.DropNoEndpoint.Text() + ": 1 packet"
 	want[3], want[5] = k8s.DropNoEndpoint.Text()+": 2 packets", k8s.DropNoEndpoint.Text()+": 1 packet"
 	if strings.Join(got, "\n") != strings.Join(want, "\n") || list.Failures["d"] == "" {
 		t.Errorf("%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), list.Failures)

@@ -78,7 +78,8 @@ func mergeServices(answers []answer[api.ServiceList]) clusterServices {
 			}
 
 			key := serviceKey(s)
-			served, _ := json.Marshal([]any{s.Frontends, s.Endpoints, s.Problems}) // plain data
+			more := []int{s.MoreFrontends, s.MoreEndpoints}
+			served, _ := json.Marshal([]any{s.Frontends, s.Endpoints, more, s.Problems}) // plain data
 			group := key + string(served)
 
 			if g := groups[group]; g != nil {
