@@ -18,6 +18,9 @@ const kept = { filter: "", column: 0, down: false }; // survives a look at anoth
 
 const inForce = (s) => list(s.endpoints).filter((e) => e.inForce).length;
 
+// A very long answer leaves endpoints out, and counts them.
+const endpointsText = (s) => s.moreEndpoints ? `${s.endpoints.length + s.moreEndpoints}` : `${inForce(s)} of ${list(s.endpoints).length}`;
+
 function address(s) {
   const f = list(s.frontends).find((f) => !f.notServed) || list(s.frontends)[0];
   return f ? hostPort(f.address, f.port) : "";
@@ -102,7 +105,7 @@ function makeRow() {
     element,
     set(s) {
       const name = `${s.namespace}/${s.name}`;
-      const texts = ["", address(s) + (list(s.frontends).length > 1 ? ` +${s.frontends.length - 1}` : ""), `${inForce(s)} of ${list(s.endpoints).length}`,
+      const texts = ["", address(s) + (list(s.frontends).length > 1 ? ` +${s.frontends.length - 1 + (s.moreFrontends || 0)}` : ""), endpointsText(s),
         scaled(s.rate?.connections), scaled(s.rate?.packets), scaled(s.rate?.bytes), scaled(s.counters?.connections)];
       texts.forEach((t, i) => { if (i > 0 && cells[i].textContent !== t) cells[i].textContent = t; });
       const now = JSON.stringify([name, s.port, s.problems]);
