@@ -54,8 +54,16 @@ func (c *claim) compare(o *claim) int {
 		cmp.Compare(c.typ, o.typ))
 }
 
-// claims are the claims for each address, sorted by port and then by compare: the first one for a port wins.
-type claims map[netip.Addr][]portClaim
+// claims are the claims for each address and 256 ports, sorted by port and then by compare: the first one for
+// a port wins. All NodePorts may have one address, and a list must be short to be changed.
+type claims map[claimPage][]portClaim
+
+type claimPage struct {
+	addr netip.Addr
+	page uint8
+}
+
+func (k claimKey) page() claimPage { return claimPage{k.addr, uint8(k.port >> 10)} }
 
 type portClaim struct {
 	port claimPort
@@ -79,7 +87,7 @@ func keyOf(name PortName, f *Frontend) claimKey {
 
 // span returns where the claims for a key begin and end in the list of its address.
 func (c claims) span(key claimKey) (list []portClaim, from, to int) {
-	list = c[key.addr]
+	list = c[key.page()]
 	from, _ = slices.BinarySearchFunc(list, key.port, func(o portClaim, port claimPort) int {
 		return cmp.Compare(o.port, port)
 	})
@@ -97,10 +105,11 @@ func (c claims) of(key claimKey) []portClaim {
 
 // insert adds a claim. It reports whether there are others for the key.
 func (c claims) insert(key claimKey, by *claim) (others bool) {
-	list, mine := c[key.addr], portClaim{key.port, by}
+	list, mine := c[key.page()], portClaim{key.port, by}
 	at, _ := slices.BinarySearchFunc(list, mine, portClaim.compare)
-	c[key.addr] = slices.Insert(list, at, mine)
-	return at > 0 && list[at-1].port == key.port || at < len(list) && list[at].port == key.port
+	others = at > 0 && list[at-1].port == key.port || at < len(list) && list[at].port == key.port
+	c[key.page()] = slices.Insert(list, at, mine)
+	return others
 }
 
 // drop removes the claim of a type of a Service port. It reports whether there are others for the key.
@@ -111,9 +120,9 @@ func (c claims) drop(key claimKey, name PortName, typ FrontendType) (others bool
 			continue
 		}
 		if list = slices.Delete(list, i, i+1); len(list) == 0 {
-			delete(c, key.addr)
+			delete(c, key.page())
 		} else {
-			c[key.addr] = list
+			c[key.page()] = list
 		}
 		return to-from > 1
 	}

@@ -197,6 +197,22 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
+// A claim between those of other ports at its address, in any order, is nobody's rival.
+func TestClaimsOfOtherPorts(t *testing.T) {
+	c := claims{}
+	at := func(port uint16) claimKey {
+		return claimKey{netip.MustParseAddr("40.0.0.1"), claimPortOf(port, v1.ProtocolTCP)}
+	}
+	for _, port := range []uint16{80, 90, 70, 85, 85 + 1<<8} {
+		if c.insert(at(port), &claim{typ: ExternalIP}) {
+			t.Errorf("port %d: there are others", port)
+		}
+	}
+	if !c.insert(at(85), &claim{typ: ClusterIP}) || len(c.of(at(85))) != 2 || c.of(at(85))[0].typ != ClusterIP {
+		t.Errorf("a second claim: %v", c.of(at(85)))
+	}
+}
+
 // Other claims are looked up for a Service only as long as there are some for one of its frontends: a flush of a large Service must
 // not take longer for what nobody shares.
 func TestContested(t *testing.T) {
