@@ -32,7 +32,7 @@ func (s *Settings) Compare(
 
 	// An agent that has seen the flows of others decide goes on as if they did (facts.followOthers). Only its
 	// own flows show that, so the state that they are closer to is the one to compare with.
-	if now := c.Config().Others; !d.Own.Empty() && now != flow.OthersDecide {
+	if now := c.Config(); !d.Own.Empty() && now.Others != flow.OthersDecide {
 		decided, err := s.compareOwn(ctx, conn, c, func(*ofctrl.Conn, map[uint8]int) flow.Others {
 			return flow.OthersDecide
 		})
@@ -41,6 +41,8 @@ func (s *Settings) Compare(
 		}
 		if decided.Len() < d.Own.Len() {
 			d.Own = decided
+		} else if _, err := c.Reconfigure(now); err != nil {
+			return d, err
 		}
 	}
 	d.Foreign, d.FailOpen = s.knownForeign(conn, c, nil), s.FailOpen(ctx, sw)
